@@ -43,6 +43,8 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::Calibrations
         | AgentRequest::P2pPowers
         | AgentRequest::FleetStatus
+        | AgentRequest::FirstPlans
+        | AgentRequest::JobBegan(_)
         | AgentRequest::Budget => Action::Read,
         AgentRequest::Savings(query) => Action::ReadSavings(query.uid),
         AgentRequest::Record { job, .. }
@@ -53,12 +55,17 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::SweepControl { job, .. }
         | AgentRequest::SweepRead(job)
         | AgentRequest::Calibrate { job, .. }
+        | AgentRequest::CalibrateMemory(job)
+        | AgentRequest::OrderRead(job)
         | AgentRequest::P2pKeep(job) => Action::Measure(job.uid),
         AgentRequest::FrontierLoad { job, .. }
         | AgentRequest::Straggler { job, .. }
         | AgentRequest::StragglerAuto { job, .. }
         | AgentRequest::Guard { job, .. }
+        | AgentRequest::FirstPlanLoad { job, .. }
+        | AgentRequest::FirstPlanDrop(job)
         | AgentRequest::FleetSwap { job, .. } => Action::ChangePlan(job.uid),
+        AgentRequest::JobBegins { .. } => Action::ChangePlan(None),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
         AgentRequest::FleetCheck => Action::CheckFleet,
         AgentRequest::BudgetSet(_) | AgentRequest::BudgetClear(_) => Action::SetBudget,

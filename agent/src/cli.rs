@@ -1,6 +1,6 @@
 //! The agent's command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
 use pfo_service::ConfigError;
@@ -45,6 +45,16 @@ impl ConfigSource {
             Some(path) => Config::read(path),
             None if default.exists() => Config::read(&default),
             None => Ok(Config::default()),
+        }
+    }
+
+    /// What was read without an error, in a line.
+    #[must_use]
+    pub fn found(&self) -> String {
+        let default = Path::new(DEFAULT_CONFIG);
+        match self.config.as_deref().or_else(|| default.exists().then_some(default)) {
+            Some(file) => format!("{}: no error", file.display()),
+            None => "there is no configuration file, and the defaults hold".to_owned(),
         }
     }
 }

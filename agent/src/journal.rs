@@ -14,6 +14,12 @@ pub(crate) const DRIFTED: &str = "drifted";
 /// A plan did not keep the slowdown that was allowed.
 pub(crate) const GUARDED: &str = "guarded";
 
+/// A job does not begin with the plan that is kept for it.
+pub(crate) const FIRST_PLAN_REFUSED: &str = "first-plan-refused";
+
+/// A power limit holds a GPU for a power budget, or does no more.
+pub(crate) const CAPPED: &str = "capped";
+
 /// A thread panicked.
 const PANIC: &str = "panic";
 
@@ -26,4 +32,6 @@ pub const MESSAGE_IDS: &[(&str, &str)] = &[
     (PANIC, "3521d93785d24c36b9683c418bb9b502"),
     (DRIFTED, "2952105d594741f3b753aeeed03adc8f"),
     (GUARDED, "9d0b6c8e54f84a0e8f3b1c7a2d6e4f10"),
+    (CAPPED, "b603f29074b94715b23664fc770b6cb9"),
+    (FIRST_PLAN_REFUSED, "5b834d1f9d8c4dc1aea37938bd6c0f3f"),
 ];

@@ -12,6 +12,7 @@ mod budget;
 mod calibration;
 mod cli;
 mod config;
+mod first_plan;
 mod fleet;
 mod front;
 #[cfg(feature = "fuzzing")]

@@ -18,9 +18,10 @@ use crate::budget::{BudgetFiles, BudgetMeans, Budgets};
 use crate::calibration::Calibrations;
 use crate::cli::ConfigSource;
 use crate::config::Config;
+use crate::first_plan::{FirstPlanFiles, FirstPlanMeans, FirstPlans};
 use crate::fleet::Fleet;
 use crate::front::{Services, talk};
-use crate::guard::{GuardFile, GuardMeans, Guards};
+use crate::guard::{GuardFile, GuardMeans, Guards, guard_whole_jobs};
 use crate::ledger::Ledger;
 use crate::metrics;
 use crate::p2p::P2pStore;
@@ -29,7 +30,7 @@ use crate::profile::ProfileStore;
 use crate::settings::{InForce, Settings};
 use crate::straggler::{JobFiles, Stragglers};
 use crate::sweep::{Means, SweepFiles, Sweeps};
-use crate::watch::Watcher;
+use crate::watch::{Taps, Watcher};
 
 /// `FileDescriptorName=` of the administrators' socket.
 const ADMIN_SOCKET_NAME: &str = "admin";
@@ -70,18 +71,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let restored = Arc::clone(&services);
-    let restore = move || {
-        restored.stragglers.restore();
-        restored.sweeps.restore();
-        restored.budgets.restore();
-        restored.guards.restore();
-    };
-    if spawn_blocking(restore).await.is_err() {
-        tracing::error!(
-            "cannot continue the sweeps, frontiers, budgets and guards of an earlier agent"
-        );
-    }
+    restore(Arc::clone(&services)).await;
     let mut tasks = JoinSet::new();
     let open = Arc::new(Connections::default());
     for (door, listener) in listeners {
@@ -95,7 +85,10 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     tasks.spawn(async move { watching.watcher.run(|| watching.settings.now().limits()).await });
     let budgets = Arc::clone(&services.budgets);
     tasks.spawn(async move { budgets.run().await });
+    let first_plans = Arc::clone(&services.first_plans);
+    tasks.spawn(async move { first_plans.run().await });
     if let Some(fleet) = services.fleet.clone() {
+        tasks.spawn(guard_whole_jobs(Arc::clone(&services.guards), Arc::clone(&fleet)));
         tasks.spawn(async move { fleet.run().await });
     }
     tasks.spawn(metrics::serve(Arc::clone(&services), metrics_socket));
@@ -117,6 +110,22 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
         tracing::error!("what was measured last is not in the ledger");
     }
     Ok(())
+}
+
+/// Continues with what an earlier agent left.
+async fn restore(services: Arc<Services>) {
+    let restore = move || {
+        services.stragglers.restore();
+        services.sweeps.restore();
+        services.budgets.restore();
+        services.guards.restore();
+        services.first_plans.restore();
+    };
+    if spawn_blocking(restore).await.is_err() {
+        tracing::error!(
+            "cannot continue the sweeps, frontiers, budgets, guards and first plans of an earlier agent"
+        );
+    }
 }
 
 async fn reload(services: &Arc<Services>) {
@@ -185,7 +194,7 @@ impl Services {
             people: Arc::clone(&people),
         });
         let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
-        let budgets = budgets(&settings, &pfod, &stragglers);
+        let budgets = budgets(&settings, &pfod, &stragglers, &ledger);
         let guards = Guards::new(GuardMeans {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
@@ -197,14 +206,15 @@ impl Services {
             file: GuardFile::under(&paths.runtime),
         });
         let calibrations = Arc::new(Calibrations::under(&paths.state, Arc::clone(&people)));
+        let first_plans = first_plans(&settings, &pfod, &people, fleet.clone());
         let watcher = Watcher::new(
-            pfod.clone(),
+            Taps { pfod: pfod.clone(), calibrations: Arc::clone(&calibrations) },
             Arc::clone(&questions),
             Arc::clone(&stragglers),
-            Arc::clone(&calibrations),
             fleet.clone(),
             Arc::clone(&ledger),
             Arc::clone(&budgets),
+            Arc::clone(&first_plans),
         );
         Self {
             started: Instant::now(),
@@ -215,6 +225,7 @@ impl Services {
             ledger,
             calibrations,
             watcher: Arc::new(watcher),
+            first_plans,
             fleet,
             settings,
             people,
@@ -227,13 +238,34 @@ impl Services {
     }
 }
 
-fn budgets(settings: &Arc<InForce>, pfod: &Pfod, stragglers: &Arc<Stragglers>) -> Arc<Budgets> {
+fn budgets(
+    settings: &Arc<InForce>,
+    pfod: &Pfod,
+    stragglers: &Arc<Stragglers>,
+    ledger: &Arc<Ledger>,
+) -> Arc<Budgets> {
     let paths = &settings.now().config.paths;
     Budgets::new(BudgetMeans {
         pfod: pfod.clone(),
         questions: Questions::to(pfod.clone()),
         stragglers: Arc::clone(stragglers),
         settings: Arc::clone(settings),
+        ledger: Arc::clone(ledger),
         files: BudgetFiles::under(&paths.state, &paths.runtime),
     })
+}
+
+fn first_plans(
+    settings: &Arc<InForce>,
+    pfod: &Pfod,
+    people: &Arc<People>,
+    fleet: Option<Arc<Fleet>>,
+) -> Arc<FirstPlans> {
+    Arc::new(FirstPlans::new(FirstPlanMeans {
+        pfod: pfod.clone(),
+        questions: Questions::to(pfod.clone()),
+        people: Arc::clone(people),
+        fleet,
+        files: FirstPlanFiles::under(&settings.now().config.paths.state),
+    }))
 }

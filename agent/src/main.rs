@@ -1,5 +1,6 @@
 //! The agent of pfo.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         }
     };
     if arguments.check_config {
+        let _ = writeln!(io::stdout(), "{}", arguments.source.found());
         return ExitCode::SUCCESS;
     }
     begin_log("pfo-agent", MESSAGE_IDS);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use pfo_protocol::{BudgetOrder, BudgetScope, BudgetTerms, JobName, JobSelector, Uid};
+use pfo_protocol::{BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobName, JobSelector, Uid};
 use pfo_service::{boot_id, read_versioned, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,9 @@ struct SlowedOnDisk {
     format: String,
     boot_id: String,
     jobs: Vec<Slowed>,
+    /// The GPUs that power limits hold.
+    #[serde(default)]
+    capped: Vec<GpuUuid>,
 }
 
 /// The files.
@@ -133,23 +136,27 @@ impl BudgetFiles {
 
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn write_slowed(&self, jobs: Vec<Slowed>) -> io::Result<()> {
-        let content =
-            SlowedOnDisk { format: SLOWED_FORMAT.into(), boot_id: self.boot_id.clone(), jobs };
+    pub(super) fn write_slowed(&self, jobs: Vec<Slowed>, capped: Vec<GpuUuid>) -> io::Result<()> {
+        let content = SlowedOnDisk {
+            format: SLOWED_FORMAT.into(),
+            boot_id: self.boot_id.clone(),
+            jobs,
+            capped,
+        };
         replace_in_own_directory(&self.slowed, &serde_json::to_vec(&content)?)
     }
 
-    /// The jobs of this boot that were slowed down.
-    pub(super) fn read_slowed(&self) -> Vec<Slowed> {
+    /// The jobs of this boot that were slowed down, and the GPUs that power limits hold.
+    pub(super) fn read_slowed(&self) -> (Vec<Slowed>, Vec<GpuUuid>) {
         match read_versioned::<SlowedOnDisk>(&self.slowed, SLOWED_FORMAT) {
-            Ok(Some(content)) if content.boot_id == self.boot_id => content.jobs,
-            Ok(_) => Vec::new(),
+            Ok(Some(content)) if content.boot_id == self.boot_id => (content.jobs, content.capped),
+            Ok(_) => <_>::default(),
             Err(why) => {
                 let path = self.slowed.display();
                 tracing::warn!(
                     "{path} cannot be read, so jobs keep the plans that a budget gave them: {why}"
                 );
-                Vec::new()
+                <_>::default()
             }
         }
     }
@@ -232,11 +239,12 @@ mod tests {
             lost_s: 2.0,
         };
         files.write(&book()).unwrap();
-        files.write_slowed(vec![slowed.clone()]).unwrap();
+        let capped: Vec<GpuUuid> = vec!["GPU-1".parse().unwrap()];
+        files.write_slowed(vec![slowed.clone()], capped.clone()).unwrap();
         assert_eq!(BudgetFiles::under(&state, &runtime).read(), Ok(book()));
-        assert_eq!(files.read_slowed(), [slowed]);
+        assert_eq!(files.read_slowed(), (vec![slowed], capped));
         let rebooted = BudgetFiles { boot_id: "another".into(), ..files };
-        assert_eq!(rebooted.read_slowed(), []);
+        assert_eq!(rebooted.read_slowed(), (vec![], vec![]));
         assert_eq!(rebooted.read(), Ok(book()));
         std::fs::write(&rebooted.orders, "{").unwrap();
         assert!(rebooted.read().unwrap_err().contains("budget.json cannot be read"));

@@ -11,10 +11,12 @@ use pfo_service::{lock, unix_s};
 use tokio::sync::Notify;
 
 use crate::budget::book::{Book, BudgetFiles, Kept, Slowed};
+use crate::budget::caps::Caps;
 use crate::budget::known::Known;
 use crate::budget::level::Level;
 use crate::budget::report::{Shown, sees};
 use crate::job::JobKey;
+use crate::ledger::Ledger;
 use crate::pfod::{Pfod, Questions};
 use crate::refusal::not_written;
 use crate::settings::InForce;
@@ -32,6 +34,7 @@ pub(crate) struct BudgetMeans {
     pub(crate) questions: Questions,
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) settings: Arc<InForce>,
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) files: BudgetFiles,
 }
 
@@ -42,7 +45,7 @@ pub(crate) struct Budgets {
     pub(super) book: Mutex<Book>,
     pub(super) shown: Mutex<Shown>,
     /// What an earlier agent left.
-    pub(super) left: Mutex<BTreeMap<JobKey, Known>>,
+    pub(super) left: Mutex<(BTreeMap<JobKey, Known>, Caps)>,
     /// The jobs that a budget takes something from, or may.
     pub(super) bound: Mutex<BTreeSet<JobKey>>,
     pub(super) changed: Notify,
@@ -67,10 +70,12 @@ impl Budgets {
             Err(why) => tracing::error!("no power budget is in force: {why}"),
         }
         let (mut left, mut bound) = (lock(&self.left), lock(&self.bound));
-        for Slowed { uid, job, own, ordered, given_j, lost_s } in self.means.files.read_slowed() {
+        let (slowed, capped) = self.means.files.read_slowed();
+        left.1 = Caps::left(capped);
+        for Slowed { uid, job, own, ordered, given_j, lost_s } in slowed {
             let key = JobKey { uid, name: job };
             bound.insert(key.clone());
-            left.insert(key, Known::restored(own, ordered, [given_j, lost_s]));
+            left.0.insert(key, Known::restored(own, ordered, [given_j, lost_s]));
         }
     }
 

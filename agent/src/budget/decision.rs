@@ -19,6 +19,10 @@ pub(crate) struct Gathered {
     pub(crate) measured_w: Option<f64>,
     /// Whether somebody measures it.
     pub(crate) is_held: bool,
+    /// Whether terms say how slow it may become, outside of emergencies.
+    pub(crate) has_floor: bool,
+    /// Whether power limits hold it.
+    pub(crate) is_limited: bool,
 }
 
 /// Everything that a decision follows from.
@@ -37,6 +41,8 @@ pub(crate) struct Draw {
 pub(crate) struct Blueprint {
     /// The tags of the points that jobs have to change to.
     pub(crate) changes: BTreeMap<JobKey, u32>,
+    /// The power limits of jobs, in watts for all their GPUs.
+    pub(crate) limits: BTreeMap<JobKey, f64>,
     /// What each job that can be changed was given.
     pub(crate) shares: BTreeMap<JobKey, Share>,
     pub(crate) reserve_w: f64,
@@ -72,14 +78,16 @@ pub(crate) fn decide(controller: &mut Controller, draw: &Draw) -> Result<Bluepri
         elapsed_s: draw.elapsed_s,
         is_emergency: draw.is_emergency,
     };
-    let Orders { decision, changes, reserve_w, .. } = controller.next(&jobs, now)?;
+    let Orders { decision, changes, limits, reserve_w } = controller.next(&jobs, now)?;
     let of = |name: &str| draw.jobs.iter().zip(&names).find(|(_, own)| *own == name);
     let change = |(name, place): (String, usize)| {
         let (job, _) = of(&name)?;
         Some((job.key.clone(), job.curve.points().get(place)?.tag))
     };
     let share = |(name, share): (String, Share)| Some((of(&name)?.0.key.clone(), share));
+    let limit = |(name, limit_w): (String, f64)| Some((of(&name)?.0.key.clone(), limit_w));
     Ok(Blueprint {
+        limits: limits.into_iter().filter_map(limit).collect(),
         changes: changes.into_iter().filter_map(change).collect(),
         shares: decision.shares.into_iter().filter_map(share).collect(),
         reserve_w,
@@ -96,6 +104,8 @@ fn seen<'a>(job: &'a Gathered, name: &'a str) -> Seen<'a> {
         running: job.place(),
         measured_w: job.measured_w,
         is_held: job.is_held,
+        has_floor: job.has_floor,
+        is_limited: job.is_limited,
     }
 }
 
@@ -118,6 +128,8 @@ mod tests {
             running,
             measured_w: None,
             is_held: false,
+            has_floor: false,
+            is_limited: false,
         }
     }
 

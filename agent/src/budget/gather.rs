@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pfo_budget::Curve;
+use pfo_budget::{Curve, Point, Steering};
 use pfo_protocol::{BudgetScope, BudgetSteering, GpuStatus, GpuUuid, JobView};
 
 use crate::budget::book::Book;
 use crate::budget::budgets::BudgetMeans;
+use crate::budget::caps::Caps;
 use crate::budget::decision::Gathered;
 use crate::budget::job_curve::{of_frontier, of_uniform_clocks};
 use crate::budget::known::{Known, OWN, Own, measured};
@@ -17,6 +18,9 @@ use crate::straggler::{FrontierJob, JobFrontier, Labelled};
 
 /// How far the counters of a job may be off what its frontier says before it is steered without that.
 const BELIEVED: std::ops::RangeInclusive<f64> = 0.6..=1.5;
+
+/// No job counts for less, in watts.
+const LEAST_W: f64 = 1.0;
 
 /// The node at one moment.
 pub(super) struct Node {
@@ -36,7 +40,9 @@ pub(super) struct Member {
     pub(super) measured_w: Option<f64>,
     /// What the driver says that its GPUs draw now, in watts.
     pub(super) gpus_w: f64,
-    pub(super) gpus: usize,
+    pub(super) gpus: BTreeSet<GpuUuid>,
+    /// Whether power limits hold some of these.
+    pub(super) is_limited: bool,
     pub(super) is_held: bool,
 }
 
@@ -70,6 +76,7 @@ pub(super) async fn gather(
     book: &Book,
     node: &Node,
     known: &mut BTreeMap<JobKey, Known>,
+    caps: &Caps,
 ) -> Vec<Member> {
     let mut members = Vec::new();
     for job in node.jobs.iter().filter(|job| !job.ranks.is_empty()) {
@@ -78,19 +85,26 @@ pub(super) async fn gather(
         let (weight, slowest) = book.terms_of(&key);
         let is_emergency = book.orders.get(&scope).is_some_and(|kept| kept.order.emergency);
         let of_job = known.entry(key.clone()).or_default();
-        of_job.problem = None;
         let is_held = job.measured_by.is_some();
         if !is_held {
             of_job.look(job);
         }
-        let measured_w = of_job.measure(job).filter(|_| !is_held);
+        let gpus: BTreeSet<_> = job.ranks.iter().map(|rank| rank.gpu_uuid.clone()).collect();
+        of_job.problem = caps.not_taken(&gpus, &node.gpus);
+        let is_limited = gpus.iter().any(|gpu| caps.holds(gpu));
+        let gpus_w = node.power_w(&gpus.iter().collect());
+        // What it draws under a power limit says nothing of its plan.
+        let measured_w = of_job.measure(job).filter(|_| !is_held && !is_limited);
+        if !is_limited {
+            of_job.free_w = Some(measured_w.unwrap_or(gpus_w));
+        }
         let slowest = slowest.filter(|_| !is_emergency);
         let (steering, curve) = curve(means, job, of_job, slowest).await;
-        let gpus: BTreeSet<_> = job.ranks.iter().map(|rank| &rank.gpu_uuid).collect();
         members.push(Member {
             weight: weight.unwrap_or(job.ranks.len() as f64),
-            gpus_w: node.power_w(&gpus),
-            gpus: gpus.len(),
+            gpus_w,
+            gpus,
+            is_limited,
             key,
             scope,
             slowest,
@@ -104,20 +118,29 @@ pub(super) async fn gather(
 }
 
 impl Member {
-    /// As a decision sees it, if it can be slowed down.
+    /// As a decision sees it. A job that no plan and no clock slows down has the one point that it runs,
+    /// so that only power limits can hold it.
     pub(super) fn gathered(&self, known: &Known) -> Option<Gathered> {
+        let fixed = || {
+            let power_w = known.free_w.unwrap_or_else(|| self.drawn_w()).max(LEAST_W);
+            let point = Point { time_s: 1.0, power_w, tag: known.running().unwrap_or(OWN) };
+            Curve::steered(Steering::PowerLimits, [point], None).ok()
+        };
+        let is_fixed = self.curve.is_none();
         Some(Gathered {
             key: self.key.clone(),
-            curve: self.curve.clone()?,
+            curve: self.curve.clone().or_else(fixed)?,
             weight: self.weight,
             running: known.running().filter(|_| !self.is_held),
-            measured_w: self.measured_w,
+            measured_w: self.measured_w.filter(|_| !is_fixed),
             is_held: self.is_held,
+            has_floor: self.slowest.is_some(),
+            is_limited: self.is_limited,
         })
     }
 
-    /// What it counts as where it is not slowed down, in watts.
-    pub(super) fn fixed_w(&self) -> f64 {
+    /// What it draws, in watts.
+    pub(super) fn drawn_w(&self) -> f64 {
         self.measured_w.unwrap_or(self.gpus_w)
     }
 }
@@ -207,7 +230,7 @@ impl Known {
         let Some((drawn_w, point)) = self.fresh_w.zip(point) else { return };
         let is_off = !believed.contains(&(drawn_w / point.power_w));
         self.off = if is_off { self.off.saturating_add(1) } else { 0 };
-        if self.off >= 3 && !self.is_off && curve.steering() == pfo_budget::Steering::Plans {
+        if self.off >= 3 && !self.is_off && curve.steering() == Steering::Plans {
             (self.is_off, self.off) = (true, 0);
             if self.running() == Some(OWN) {
                 // What it draws by itself is measured instead.

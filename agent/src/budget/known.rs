@@ -58,6 +58,8 @@ pub(super) struct Known {
     pub(super) gone_s: f64,
     /// What it drew since the last look, if that was measured, in watts.
     pub(super) fresh_w: Option<f64>,
+    /// What it drew when no power limit held it, in watts.
+    pub(super) free_w: Option<f64>,
     /// Looks in a row in which that was far off what its frontier says.
     pub(super) off: u32,
     /// Whether its frontier is not believed any more.

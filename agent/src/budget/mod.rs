@@ -7,6 +7,7 @@
 
 mod book;
 mod budgets;
+mod caps;
 mod carry;
 mod config;
 mod decision;

@@ -45,7 +45,11 @@ pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> Budg
             Reason::Floor => BudgetReason::Floor,
         },
     };
-    let steering = if share.is_some() { member.steering } else { BudgetSteering::Nothing };
+    let steering = match share {
+        _ if member.is_limited => BudgetSteering::PowerLimits,
+        Some(_) => member.steering,
+        None => BudgetSteering::Nothing,
+    };
     BudgetedJob {
         job: member.key.name.clone(),
         uid: member.key.uid,
@@ -53,7 +57,7 @@ pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> Budg
         steering,
         weight: member.weight,
         slowest: member.slowest,
-        drawn_w: known.drawn_w.or(Some(member.gpus_w)),
+        drawn_w: known.drawn_w.filter(|_| !member.is_limited).or(Some(member.gpus_w)),
         own_w: share.map(|share| share.power_w + share.given_w),
         given_w: share.map_or(0.0, |share| share.given_w),
         lost: share.map_or(0.0, |share| share.lost),
@@ -77,11 +81,11 @@ impl Shown {
         let mut status = undecided(kept);
         (status.budget_w, status.base_w) = (Some(decided.budget_w), decided.base_w);
         status.problem = decided.problem.clone();
-        let steered = members.iter().filter(|member| member.curve.is_some());
-        let drawn_w = |member: &&&Member| {
-            known.get(&member.key).and_then(|known| known.drawn_w).unwrap_or(member.gpus_w)
+        let drawn_w = |member: &&Member| {
+            let known = known.get(&member.key).filter(|_| !member.is_limited);
+            known.and_then(|known| known.drawn_w).unwrap_or(member.gpus_w)
         };
-        status.drawn_w = Some(decided.base_w + steered.map(|member| drawn_w(&member)).sum::<f64>());
+        status.drawn_w = Some(decided.base_w + members.iter().map(drawn_w).sum::<f64>());
         if let Some(blueprint) = decided.blueprint {
             status.reserve_w = blueprint.reserve_w;
             status.price = Some(blueprint.price).filter(|price| price.is_finite());
@@ -89,6 +93,7 @@ impl Shown {
         }
         for member in members {
             let share = decided.blueprint.and_then(|blueprint| blueprint.shares.get(&member.key));
+            let share = share.filter(|_| member.curve.is_some());
             if let Some(known) = known.get(&member.key) {
                 self.jobs.insert(member.key.clone(), job(member, known, share));
             }

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::budget::book::{Book, Slowed};
 use crate::budget::budgets::Budgets;
+use crate::budget::caps::Caps;
 use crate::budget::carry::Change;
 use crate::budget::decision::{Blueprint, Draw, decide};
 use crate::budget::gather::{Member, Node, gather};
@@ -34,6 +35,7 @@ struct Looked {
     controllers: BTreeMap<BudgetScope, Followed>,
     /// The jobs that the file names as slowed down.
     written: BTreeSet<JobKey>,
+    caps: Caps,
 }
 
 /// One budget, followed.
@@ -47,12 +49,13 @@ struct Followed {
 impl Budgets {
     /// Keeps the budgets for as long as the agent runs.
     pub(crate) async fn run(&self) {
-        let mut kept =
-            Looked { known: std::mem::take(&mut *lock(&self.left)), ..Looked::default() };
+        let (known, caps) = std::mem::take(&mut *lock(&self.left));
+        let mut kept = Looked { known, caps, ..Looked::default() };
         let mut last = Instant::now();
         loop {
             let book = lock(&self.book).clone();
-            if book.orders.is_empty() && kept.known.values().all(|known| !known.is_slowed()) {
+            let is_slowed = kept.known.values().any(Known::is_slowed) || !kept.caps.is_empty();
+            if book.orders.is_empty() && !is_slowed {
                 kept.known.clear();
                 kept.controllers.clear();
                 *lock(&self.shown) = Shown::default();
@@ -94,9 +97,10 @@ impl Budgets {
             known.gone_s = if is_gone(key) { known.gone_s + elapsed_s } else { 0.0 };
             known.gone_s == 0.0 || known.is_slowed() && known.gone_s < FORGET_AFTER_S
         });
-        let members = gather(&self.means, book, &node, &mut kept.known).await;
+        let members = gather(&self.means, book, &node, &mut kept.known, &kept.caps).await;
         self.follow(book, &mut kept.controllers).await;
-        let (mut shown, mut changes) = (Shown::default(), BTreeMap::new());
+        let (mut shown, mut changes, mut caps) =
+            <(Shown, BTreeMap<_, _>, BTreeMap<_, _>)>::default();
         for (scope, ordered) in &book.orders {
             let Some(followed) = kept.controllers.get_mut(scope) else { continue };
             let own: Vec<&Member> =
@@ -107,8 +111,10 @@ impl Budgets {
             let blueprint = decided.as_ref().ok();
             let problem = decided.as_ref().err().map(ToString::to_string);
             for member in &own {
-                if let Some((known, blueprint)) = kept.known.get_mut(&member.key).zip(blueprint) {
-                    account(known, member, blueprint, elapsed_s);
+                let known = kept.known.get_mut(&member.key).zip(blueprint);
+                let given = known.and_then(|(known, of)| account(known, member, of, elapsed_s));
+                if let Some((given_j, lost_s)) = given {
+                    self.means.ledger.give(&member.key, given_j, lost_s);
                 }
             }
             let problem = problem.or_else(|| followed.level.problem.clone());
@@ -117,14 +123,20 @@ impl Budgets {
             if let Some(blueprint) = blueprint {
                 self.bind(&own, blueprint);
                 changes.extend(blueprint.changes.clone());
+                caps.extend(Caps::of(&own, &blueprint.limits));
             }
         }
         self.release(&members, &mut kept.known, &views, &mut changes);
-        self.carry_out(&views, &mut kept.known, changes).await;
+        // Power limits hold at once, plans from the next step on.
+        if kept.caps.order(caps) {
+            self.keep(&kept.known, &kept.caps);
+        }
+        kept.caps.carry_out(&self.means.questions).await;
+        self.carry_out(&views, kept, changes).await;
         let slowed = kept.known.iter().filter(|(_, known)| known.is_slowed());
         let slowed: BTreeSet<JobKey> = slowed.map(|(key, _)| key.clone()).collect();
         if slowed != kept.written {
-            self.keep(&kept.known);
+            self.keep(&kept.known, &kept.caps);
             kept.written = slowed;
         }
         for (key, job) in &mut shown.jobs {
@@ -176,13 +188,12 @@ impl Budgets {
     fn base_w(&self, scope: &BudgetScope, node: &Node, members: &[Member]) -> f64 {
         let site_w = f64::from(self.means.settings.now().config.budget.site_w_per_gpu.get());
         let own = || members.iter().filter(|member| member.scope == *scope);
-        let fixed_w: f64 = own().filter(|member| member.curve.is_none()).map(Member::fixed_w).sum();
         if *scope != BudgetScope::Node {
-            return fixed_w + site_w * own().map(|member| member.gpus).sum::<usize>() as f64;
+            return site_w * own().map(|member| member.gpus.len()).sum::<usize>() as f64;
         }
         let others = members.iter().filter(|member| member.scope != *scope);
-        let others_w: f64 = others.map(Member::fixed_w).sum();
-        node.idle_w() + fixed_w + others_w + site_w * node.gpus.len() as f64
+        let others_w: f64 = others.map(Member::drawn_w).sum();
+        node.idle_w() + others_w + site_w * node.gpus.len() as f64
     }
 
     /// Nobody else compares or replans the jobs that a budget takes something from.
@@ -231,9 +242,10 @@ impl Budgets {
     async fn carry_out(
         &self,
         views: &BTreeMap<JobKey, &JobView>,
-        known: &mut BTreeMap<JobKey, Known>,
+        kept: &mut Looked,
         changes: BTreeMap<JobKey, u32>,
     ) {
+        let Looked { known, caps, .. } = kept;
         let mut due = Vec::new();
         for (key, tag) in changes {
             let Some((of_job, job)) = known.get_mut(&key).zip(views.get(&key)) else { continue };
@@ -256,7 +268,7 @@ impl Budgets {
             return;
         }
         // The next agent knows what a job ran before it runs something else.
-        self.keep(known);
+        self.keep(known, caps);
         for (key, change) in due {
             let label = change.ordered.label.clone();
             let Some(of_job) = known.get_mut(&key) else { continue };
@@ -277,8 +289,8 @@ impl Budgets {
         }
     }
 
-    /// Writes which jobs are slowed down.
-    fn keep(&self, known: &BTreeMap<JobKey, Known>) {
+    /// Writes which jobs are slowed down, and which GPUs power limits hold.
+    fn keep(&self, known: &BTreeMap<JobKey, Known>, caps: &Caps) {
         let slowed = known.iter().filter(|(_, known)| known.is_slowed());
         let slowed = slowed.filter_map(|(key, known)| {
             Some(Slowed {
@@ -290,7 +302,7 @@ impl Budgets {
                 lost_s: known.lost_s,
             })
         });
-        if let Err(error) = self.means.files.write_slowed(slowed.collect()) {
+        if let Err(error) = self.means.files.write_slowed(slowed.collect(), caps.gpus()) {
             tracing::warn!(
                 "a restart of the agent will not know what jobs ran before a power budget: {error}"
             );
@@ -310,11 +322,7 @@ impl Followed {
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0.0, |since| since.as_secs_f64());
         if !self.has_begun {
-            let drawn_w: f64 = own
-                .iter()
-                .filter(|member| member.curve.is_some())
-                .map(|member| member.fixed_w())
-                .sum();
+            let drawn_w: f64 = own.iter().map(|member| member.drawn_w()).sum();
             self.level.begin(at_s - elapsed_s, base_w + drawn_w);
             self.has_begun = true;
         }
@@ -329,12 +337,22 @@ impl Followed {
     }
 }
 
-/// What a job gave up since the last look, at the point that it runs.
-fn account(known: &mut Known, member: &Member, blueprint: &Blueprint, elapsed_s: f64) {
-    let Some((curve, running)) = member.curve.as_ref().zip(known.running()) else { return };
-    let place = curve.points().iter().position(|point| point.tag == running);
-    let Some(place) = place.filter(|_| blueprint.shares.contains_key(&member.key)) else { return };
-    let points = curve.points();
-    known.lost_s += curve.lost(place) * elapsed_s;
-    known.given_j += (points[0].power_w - points[place].power_w) * elapsed_s;
+/// What a job gave up since the last look, at the point that it runs: joules, and seconds at its own pace.
+fn account(
+    known: &mut Known,
+    member: &Member,
+    blueprint: &Blueprint,
+    elapsed_s: f64,
+) -> Option<(f64, f64)> {
+    let points = member.curve.as_ref()?.points();
+    let running = known.running()?;
+    let place = points.iter().position(|point| point.tag == running)?;
+    if !blueprint.shares.contains_key(&member.key) {
+        return None;
+    }
+    let lost_s = (1.0 - points[0].time_s / points[place].time_s) * elapsed_s;
+    let given_j = (points[0].power_w - points[place].power_w) * elapsed_s;
+    known.lost_s += lost_s;
+    known.given_j += given_j;
+    Some((given_j, lost_s))
 }

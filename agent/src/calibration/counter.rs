@@ -101,13 +101,11 @@ impl Counter {
         let mean_s = taken_s / intervals.len() as f64;
         let Shown { whole, by_part } = self.shown(&intervals);
         let unexplained_w = |solution: &Solution| Some(solution.unexplained_j? / mean_s);
-        let mut read = Spread::default();
-        read_w.iter().for_each(|watts| read.add(*watts));
-        let count = read.count();
+        let read: Spread = read_w.iter().copied().collect();
         Some(CounterCheck {
             counted_w,
-            read_w: (count > 0).then(|| read.mean()),
-            read_error_w: read.deviation() / (count.max(1) as f64).sqrt(),
+            read_w: (read.count() > 0).then(|| read.mean()),
+            read_error_w: read.error_of_mean(),
             values: intervals.len() as u32,
             unexplained_w: unexplained_w(&whole),
             unexplained_by_part_w: by_part.as_ref().and_then(|(_, part)| unexplained_w(part)),

@@ -13,6 +13,7 @@ use tokio::time::{Duration, Instant, sleep, timeout_at};
 use crate::calibration::change::{Change, Changes};
 use crate::calibration::counter::Counter;
 use crate::calibration::store::{Calibrations, Others, median};
+use crate::calibration::transfers::wait_for_calls;
 use crate::job::JobKey;
 use crate::pfod::{Asker, Connection, Pfod, PfodError, Questions, unexpected};
 use crate::watch::StageTimes;
@@ -71,6 +72,11 @@ struct Seen {
 }
 
 impl Seen {
+    /// What a rank ran.
+    fn of(&self, rank: &RankView) -> &[TapRecord] {
+        self.records.get(&rank.position.rank).map(|all| &all[..]).unwrap_or_default()
+    }
+
     fn take(&mut self, message: DaemonMessage) -> Result<(), PfodError> {
         let TapBatch { rank, records, lost } = match message {
             DaemonMessage::Tap(batch) => batch,
@@ -244,24 +250,33 @@ impl Measuring<'_> {
         let driver = status.daemon.driver.clone();
         self.calibrations.set_driver(driver);
         let calls = status.jobs.iter().flat_map(|job| &job.ranks);
+        let set_call_us = |rank: &RankView| {
+            let own = calls.clone().find(|call| call.session == rank.session);
+            own.filter(|own| own.clock_changes > 0).map(|own| own.set_call_mean_us)
+        };
+        // Not every stage hands something on after every change: one that shows it is enough.
+        let mut transfers_wait: BTreeMap<&str, bool> = BTreeMap::new();
+        for rank in &self.job.ranks {
+            let records = seen.of(rank);
+            let waits = set_call_us(rank).and_then(|us| wait_for_calls(records, 1e3 * us));
+            if let Some(waits) = waits {
+                *transfers_wait.entry(&rank.gpu_model).or_default() |= waits;
+            }
+        }
         let mut shows_changes = false;
         for rank in &self.job.ranks {
-            let Some(mut of) = self.calibrations.of(self.job, rank) else { continue };
-            if self.asker.administrator {
-                of.person = None;
-            }
+            let Some(of) = self.calibrations.of_asker(self.asker, self.job, rank) else { continue };
             let number = rank.position.rank;
-            let records = seen.records.get(&number).map(|all| &all[..]).unwrap_or_default();
-            let found = self.changes(rank, records);
+            let found = self.changes(rank, seen.of(rank));
             shows_changes |= !found.is_empty();
             self.calibrations.add(&of, &found);
-            let own = calls.clone().find(|call| call.session == rank.session);
-            let set_call_us = own.filter(|own| own.clock_changes > 0).map(|o| o.set_call_mean_us);
+            let set_call_us = set_call_us(rank);
+            let transfers_wait = transfers_wait.get(&*rank.gpu_model).copied();
             let counter = seen.counters.get(&number);
             let refresh_ms = counter.and_then(|counter| refresh_ms(&counter.refreshed_ns()));
             let read_w = read_w.get(&number).map(|watts| &watts[..]).unwrap_or_default();
             let counter = counter.and_then(|counter| counter.check(read_w));
-            self.calibrations.set(&of, Others { set_call_us, refresh_ms, counter });
+            self.calibrations.set(&of, Others { set_call_us, transfers_wait, refresh_ms, counter });
         }
         if !shows_changes {
             let key = self.key();

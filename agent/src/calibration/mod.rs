@@ -4,8 +4,10 @@
 mod change;
 mod counter;
 mod measure;
+pub(crate) mod memory;
 mod store;
 mod tell;
+mod transfers;
 
 pub(crate) use change::Changes;
 pub(crate) use measure::Measuring;

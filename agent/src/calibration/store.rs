@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use pfo_protocol::{
-    CalibratedClock, Calibration, CounterCheck, JobView, Mhz, RankView, SettleTime, SettleTimes,
-    Uid,
+    CalibratedClock, Calibration, CounterCheck, JobView, MemoryLock, Mhz, RankView, SettleTime,
+    SettleTimes, Uid,
 };
 use pfo_service::{People, lock, read_versioned, replace_in_own_directory, unix_s};
 use serde::{Deserialize, Serialize};
 
 use crate::calibration::change::Change;
+use crate::pfod::Asker;
 
 const FORMAT: &str = "pfo-calibrations/1";
 
@@ -35,6 +36,10 @@ const MOST_CLOCKS: usize = 256;
 const MOST_CHANGES: usize = 64;
 const LEAST_CHANGES: usize = 6;
 
+/// Calls that set a clock take longer than in the mean now and then: where transfers wait for them,
+/// clocks are asked for by this much earlier.
+const LONGER_CALL: f64 = 1.1;
+
 /// Of which GPUs, and whose.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Of {
@@ -48,6 +53,7 @@ pub(crate) struct Of {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Others {
     pub(super) set_call_us: Option<f64>,
+    pub(super) transfers_wait: Option<bool>,
     pub(super) refresh_ms: Option<f64>,
     pub(super) counter: Option<CounterCheck>,
 }
@@ -127,6 +133,12 @@ impl Calibrations {
         Some(Of { person, gpu_model: rank.gpu_model.clone(), driver })
     }
 
+    /// The same for what somebody measures: an administrator does so for everybody.
+    pub(crate) fn of_asker(&self, asker: Asker, job: &JobView, rank: &RankView) -> Option<Of> {
+        let of = self.of(job, rank)?;
+        Some(if asker.administrator { Of { person: None, ..of } } else { of })
+    }
+
     /// Takes changes that were seen. They count from the next [`keep`](Self::keep) on.
     pub(crate) fn add(&self, of: &Of, changes: &[Change]) {
         if changes.is_empty() {
@@ -150,14 +162,25 @@ impl Calibrations {
     }
 
     /// Takes what else was measured.
-    pub(super) fn set(&self, of: &Of, Others { set_call_us, refresh_ms, counter }: Others) {
+    pub(super) fn set(&self, of: &Of, others: Others) {
+        let Others { set_call_us, transfers_wait, refresh_ms, counter } = others;
         let mut all = self.known();
         let known = all.entry(of.clone()).or_insert_with(|| Known::nothing(of));
         let calibration = &mut known.calibration;
         calibration.set_call_us = set_call_us.or(calibration.set_call_us);
+        calibration.transfers_wait = transfers_wait.or(calibration.transfers_wait);
         calibration.refresh_ms = refresh_ms.or(calibration.refresh_ms);
         calibration.counter = counter.or(calibration.counter);
         calibration.measured_unix_s = unix_s(SystemTime::now());
+        forget_oldest(&mut all, of);
+    }
+
+    /// Takes what a lock of the memory clock does.
+    pub(crate) fn set_memory_lock(&self, of: &Of, memory_lock: MemoryLock) {
+        let mut all = self.known();
+        let known = all.entry(of.clone()).or_insert_with(|| Known::nothing(of));
+        known.calibration.memory_lock = Some(memory_lock);
+        known.calibration.measured_unix_s = unix_s(SystemTime::now());
         forget_oldest(&mut all, of);
     }
 
@@ -217,9 +240,11 @@ impl Known {
             uid: of.person,
             clocks: Vec::new(),
             set_call_us: None,
+            transfers_wait: None,
             refresh_ms: None,
             measured_unix_s: 0,
             counter: None,
+            memory_lock: None,
         };
         Self { calibration, changes: BTreeMap::new() }
     }
@@ -238,8 +263,16 @@ impl Known {
         self.calibration.measured_unix_s = unix_s(SystemTime::now());
     }
 
+    /// When clocks are in force and, where transfers wait for the call that sets one, it has returned:
+    /// a clock that is asked for by this much ahead holds nothing up.
     fn settle_times(&self) -> Option<SettleTimes> {
-        let time = |clock: &CalibratedClock| SettleTime { mhz: clock.mhz, us: clock.settle_us };
+        let call_us =
+            self.calibration.set_call_us.filter(|_| self.calibration.transfers_wait == Some(true));
+        let call_us = (LONGER_CALL * call_us.unwrap_or(0.0)) as u32;
+        let time = |clock: &CalibratedClock| SettleTime {
+            mhz: clock.mhz,
+            us: clock.settle_us.max(call_us),
+        };
         SettleTimes::new(self.calibration.clocks.iter().map(time).collect()).ok()
     }
 }
@@ -330,7 +363,8 @@ mod tests {
         let own = of(None, "A100");
         let first = store(directory.path());
         first.add(&own, &changes(900, &[9e3; 9]));
-        let others = Others { set_call_us: Some(8e3), refresh_ms: Some(20.0), counter: None };
+        let (set_call_us, refresh_ms) = (Some(8e3), Some(20.0));
+        let others = Others { set_call_us, transfers_wait: Some(false), refresh_ms, counter: None };
         first.set(&own, others);
         first.keep().unwrap();
         let next = store(directory.path());
@@ -339,6 +373,24 @@ mod tests {
         assert_eq!(next.settle_times(&own).unwrap().ns_to(Mhz(900)), 9_000_000, "too few");
         next.add(&own, &changes(900, &[30e3; 5]));
         assert_eq!(next.settle_times(&own).unwrap().ns_to(Mhz(900)), 30_000_000);
+    }
+
+    #[test]
+    fn where_transfers_wait_for_calls_clocks_are_asked_for_as_early_as_calls_take() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, own) = (store(directory.path()), of(None, "B200"));
+        store.add(&own, &[changes(900, &[9e3; 9]), changes(1800, &[30e3; 9])].concat());
+        let ns = |transfers_wait| {
+            let others =
+                Others { set_call_us: Some(12e3), transfers_wait, refresh_ms: None, counter: None };
+            store.set(&own, others);
+            let times = store.settle_times(&own).unwrap();
+            [900, 1800].map(|mhz| times.ns_to(Mhz(mhz)))
+        };
+        assert_eq!(ns(None), [9_000_000, 30_000_000]);
+        assert_eq!(ns(Some(true)), [13_200_000, 30_000_000]);
+        assert_eq!(ns(None), [13_200_000, 30_000_000], "what is not seen again stays known");
+        assert_eq!(ns(Some(false)), [9_000_000, 30_000_000]);
     }
 
     #[test]

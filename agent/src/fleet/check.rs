@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pfo_fleet::{Degrees, Gpus, Member, Node};
+use pfo_fleet::{Degrees, Gpus, Member, Node, View};
 use pfo_protocol::{FleetFinding, Uid};
 use pfo_store::{Etcd, EtcdSettings, JobId, Measured, Store, StoreError, WatchedJob};
 
@@ -74,10 +74,11 @@ async fn use_all(etcd: &Etcd, fleet: &Fleet) -> Result<(), StoreError> {
     etcd.enrol(env!("CARGO_PKG_VERSION")).await?;
     etcd.nodes().await?;
     let Ok(name) = format!("fleet-check/{}", fleet.node()).parse() else { return Ok(()) };
-    let job = JobId { uid: CHECKED, name };
-    etcd.watch(&job).await?.next().await?;
+    let job = JobId { uid: CHECKED, name, run: None };
+    etcd.watch(&job, View::Whole).await?.next().await?;
     let (degrees, places) = (Degrees { pp: 1, dp: 1, tp: 1 }, Vec::new());
-    let member = Member { degrees, places, gpus: Gpus::default(), measures: false };
+    let member =
+        Member { degrees, places, gpus: Gpus::default(), measures: false, slow: Vec::new() };
     etcd.join(&job, &member).await?;
     let measured = Measured { swap: 0, plan: None, ranks: 0, time_s: 0.0, energy_j: None };
     etcd.measure(&job, &[measured]).await?;

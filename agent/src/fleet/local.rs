@@ -1,16 +1,18 @@
 //! The part of a job that is on this node, as `pfod` has it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use pfo_fleet::{Degrees, Gpus, Place, Run, Runs, Seen, SwapAnswer};
 use pfo_protocol::{
-    JobSelector, JobView, Mhz, PlanStatus, RankPosition, RankWindow, Refusal, Request, Response,
-    Stage, SwapTarget,
+    GpuName, JobSelector, JobView, Mhz, PlanStatus, RankPosition, RankWindow, Refusal, Request,
+    Response, Stage, SwapTarget,
 };
+use pfo_service::lock;
 use pfo_store::{LocalJob, Slices, digest_of};
 
-use super::part::part_of;
+use super::part::{part_of, room_for_samples};
+use super::parts::SlowOf;
 use super::slices::{slice_of, table_of};
 use crate::job::{JobKey, check_free};
 use crate::pfod::{Asker, Pfod, PfodError, Questions, unexpected};
@@ -23,6 +25,7 @@ pub(super) struct NodeJob {
     pub(super) pfod: Pfod,
     pub(super) questions: Arc<Questions>,
     pub(super) key: JobKey,
+    pub(super) slow: Arc<Mutex<SlowOf>>,
 }
 
 impl NodeJob {
@@ -35,27 +38,79 @@ impl NodeJob {
         self.pfod.on_behalf(asker).await?.ask(request(self.key.selector())).await
     }
 
+    async fn found(&self) -> Result<Option<JobView>, PfodError> {
+        self.questions.job(&self.key).await
+    }
+
+    /// Whether every rank may have each of these clocks; none if `pfod` does not answer.
+    async fn check_clocks(&self, clocks: &[Mhz]) -> Option<Result<(), String>> {
+        let allowed = allowed_clocks(&self.found().await.ok()??);
+        let wrong = clocks.iter().find(|mhz| !allowed.contains(*mhz));
+        let why = |mhz| format!("{mhz} is not allowed to all of its ranks there");
+        Some(wrong.map_or(Ok(()), |mhz| Err(why(mhz))))
+    }
+
+    /// Whether every rank may have the power limit of its stage; none if `pfod` does not answer.
+    async fn check_limits(&self, limits_w: &[u32]) -> Option<Result<(), String>> {
+        for rank in self.found().await.ok()??.ranks {
+            let (stage, gpu) = (rank.position.pp_rank, rank.gpu_uuid);
+            let Some(limit_w) = limits_w.get(stage.index()) else {
+                return Some(Err(format!("stage {stage} has no power limit")));
+            };
+            let may_have = |_| Request::PowerLimits(GpuName::Uuid(gpu.clone()));
+            match self.change(may_have).await {
+                Ok(Response::PowerLimits { lowest_w, highest_w })
+                    if !(lowest_w..=highest_w).contains(limit_w) =>
+                {
+                    return Some(Err(format!(
+                        "GPU {gpu} of stage {stage} may have {lowest_w} to {highest_w} W, and not \
+                         {limit_w} W"
+                    )));
+                }
+                Ok(Response::PowerLimits { .. }) => {}
+                Ok(other) => return Some(Err(unexpected(&other).to_string())),
+                Err(PfodError::Refused(refusal)) => return Some(Err(refusal.message)),
+                Err(PfodError::Away(_)) => return None,
+            }
+        }
+        Some(Ok(()))
+    }
+
     async fn seen(&self) -> Result<Option<Seen>, PfodError> {
-        let jobs = self.questions.jobs().await?;
-        let Some(job) = jobs.iter().find(|job| JobKey::of(job) == self.key) else {
-            return Ok(None);
-        };
-        let Some(plan) = &job.plan else { return Ok(seen_of(job, Runs::DefaultClocks)) };
+        let Some(job) = self.found().await? else { return Ok(None) };
+        let Some(plan) = &job.plan else { return Ok(seen_of(&job, Runs::DefaultClocks)) };
         let Some(table) = self.questions.plan(self.key.selector()).await? else {
-            let runs = uniform_clock(plan).map_or(Runs::Other, Runs::Uniform);
-            return Ok(seen_of(job, runs));
+            return Ok(seen_of(&job, runs_of(plan)));
         };
         let stages = job.ranks.iter().map(|rank| rank.position.pp_rank);
         let digest =
             |stage: Stage| Some((stage, digest_of(&slice_of(table.stages().get(stage.index())?))));
-        Ok(seen_of(job, Runs::Slices(stages.filter_map(digest).collect::<BTreeMap<_, _>>())))
+        Ok(seen_of(&job, Runs::Slices(stages.filter_map(digest).collect::<BTreeMap<_, _>>())))
     }
 }
 
-/// The one clock of a plan without a table, by which `pfod` calls it; none if it has power limits.
-fn uniform_clock(plan: &PlanStatus) -> Option<Mhz> {
-    let mhz = plan.label.strip_prefix("all at ")?.strip_suffix(" MHz")?.parse().ok()?;
-    plan.power_limits_w.is_empty().then_some(Mhz(mhz))
+/// What a plan without a table is: `pfod` calls it by its clocks, unless it has power limits.
+fn runs_of(plan: &PlanStatus) -> Runs {
+    if !plan.power_limits_w.is_empty() {
+        return Runs::PowerLimits(plan.power_limits_w.clone());
+    }
+    let clocks = || -> Option<Vec<Mhz>> {
+        let clocks = plan.label.strip_prefix("all at ")?.strip_suffix(" MHz")?;
+        clocks.split('/').map(|mhz| mhz.parse().ok().map(Mhz)).collect()
+    };
+    match clocks().as_deref() {
+        Some([mhz]) => Runs::Uniform(*mhz),
+        Some(clocks) => Runs::Replicas(clocks.to_vec()),
+        None => Runs::Other,
+    }
+}
+
+/// These clocks, one for each replica in turn.
+pub(super) fn at_clocks(clocks: Vec<Mhz>) -> Run {
+    match clocks[..] {
+        [mhz] => Run::Uniform(mhz),
+        _ => Run::Replicas(clocks),
+    }
 }
 
 /// What is to be known of a job; none if it has no rank.
@@ -82,6 +137,7 @@ fn seen_of(job: &JobView, runs: Runs) -> Option<Seen> {
         step_ms: steps_s.reduce(f64::max).map(|step_s| (1e3 * step_s).ceil() as u64),
         runs,
         held: check_free(job).err().map(|refusal| refusal.message),
+        slow: Vec::new(),
     })
 }
 
@@ -89,6 +145,11 @@ fn target_of(run: &Run, slices: &Slices) -> Result<SwapTarget, String> {
     match run {
         Run::DefaultClocks => Ok(SwapTarget::DefaultClocks),
         Run::Uniform(mhz) => Ok(SwapTarget::Uniform(*mhz)),
+        Run::Replicas(clocks) => Ok(SwapTarget::Replicas(clocks.clone())),
+        Run::PowerLimits { label, limits_w } => {
+            let (label, limits_w) = (label.clone(), limits_w.clone());
+            Ok(SwapTarget::PowerLimits { label, limits_w })
+        }
         Run::Plan(plan) => {
             let (label, table) = (plan.label.clone(), table_of(plan, slices)?);
             Ok(SwapTarget::Table { label, table })
@@ -98,16 +159,17 @@ fn target_of(run: &Run, slices: &Slices) -> Result<SwapTarget, String> {
 
 impl LocalJob for NodeJob {
     async fn look(&self) -> Option<Seen> {
-        self.seen().await.unwrap_or_default()
+        let seen = self.seen().await.unwrap_or_default()?;
+        let slow = lock(&self.slow).get(&self.key).map(|(_, said)| said.clone());
+        Some(Seen { slow: slow.unwrap_or_default(), ..seen })
     }
 
     async fn load(&self, run: &Run, slices: &Slices) -> Option<Result<(), String>> {
-        if let Run::Uniform(mhz) = run {
-            let jobs = self.questions.jobs().await.ok()?;
-            let job = jobs.iter().find(|job| JobKey::of(job) == self.key)?;
-            let is_allowed = allowed_clocks(job).contains(mhz);
-            let why = || format!("{mhz} is not allowed to all of its ranks there");
-            return Some(if is_allowed { Ok(()) } else { Err(why()) });
+        match run {
+            Run::Uniform(mhz) => return self.check_clocks(std::slice::from_ref(mhz)).await,
+            Run::Replicas(clocks) => return self.check_clocks(clocks).await,
+            Run::PowerLimits { limits_w, .. } => return self.check_limits(limits_w).await,
+            Run::DefaultClocks | Run::Plan(_) => {}
         }
         let (label, table) = match target_of(run, slices) {
             Ok(SwapTarget::Table { label, table }) => (label, table),
@@ -122,8 +184,11 @@ impl LocalJob for NodeJob {
         }
     }
 
-    async fn measure(&self, first_step: u64, steps: u32) -> Vec<u8> {
-        let measured = observe(&self.pfod, &self.questions, &self.key, first_step, steps).await;
+    async fn measure(&self, first_step: u64, steps: u32, samples: bool) -> Vec<u8> {
+        let ranks = self.found().await.ok().flatten().map_or(1, |job| job.ranks.len());
+        let room = samples.then(|| room_for_samples(ranks));
+        let steps = (first_step, steps);
+        let measured = observe(&self.pfod, &self.questions, &self.key, steps, room).await;
         part_of(measured.map_err(Refusal::from))
     }
 

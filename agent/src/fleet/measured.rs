@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pfo_fleet::{Node, Shared};
+use pfo_fleet::{Node, Shared, View};
 use pfo_protocol::{FleetStep, FleetWindow, JobView};
 use pfo_service::lock;
 use pfo_store::{Measured, Shown, Store, StoreError};
@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::parts::Fleet;
 use super::status::label_of;
-use super::swap::id_of;
 use crate::job::JobKey;
 use crate::pfod::PfodError;
 
@@ -81,7 +80,7 @@ impl Fleet {
     ) -> Result<Result<(), StoreError>, PfodError> {
         let mut taken = Vec::new();
         for key in self.jobs() {
-            let shared = self.show(&key).await.and_then(|shown| shown.shared);
+            let shared = self.show(&key, View::Part).await.and_then(|shown| shown.shared);
             taken.extend(shared.map(|shared| (key, Taken::by(&shared, self.node()))));
         }
         // Asked after that: what `pfod` shows is of this swap or, if it was too late, of a later one,
@@ -92,7 +91,7 @@ impl Fleet {
             let job = jobs.iter().find(|job| JobKey::of(job) == key);
             if let Some(newest) = job.and_then(|job| measured_of(job, &taken)) {
                 if !lock(&self.histories).contains_key(&key) {
-                    let mut written = match store.measured(&id_of(&key)).await {
+                    let mut written = match store.measured(&self.id_of(&key)).await {
                         Ok(written) => written,
                         // To write now would replace it.
                         Err(away) => return Ok(Err(away)),
@@ -106,7 +105,7 @@ impl Fleet {
                     history.add(newest, taken.in_trial);
                     history.measured.clone()
                 };
-                let written = store.measure(&id_of(&key), &measured).await;
+                let written = store.measure(&self.id_of(&key), &measured).await;
                 if written.is_err() {
                     return Ok(written);
                 }
@@ -125,7 +124,7 @@ impl Fleet {
         if shown.away.is_some() {
             return None;
         }
-        let measured = timeout_at(by, store.measured(&id_of(key))).await.ok()?.ok()?;
+        let measured = timeout_at(by, store.measured(&self.id_of(key))).await.ok()?.ok()?;
         Some(Steps { step: newest_step(shared, &measured), windows: windows(shared, &measured) })
     }
 }
@@ -206,7 +205,8 @@ fn whole(shared: &Shared, measured: &Each, swap: u64) -> Option<FleetStep> {
 #[cfg(test)]
 mod tests {
     use pfo_fleet::{
-        Change, Decision, Degrees, Gpus, Member, Place, Proposal, Report, Run, Took, completeness,
+        Change, Decision, Degrees, Gpus, Member, Place, Proposal, Report, Run, Standing, Took,
+        completeness,
     };
     use pfo_protocol::{DpRank, Rank, RankWindow, Stage, TpRank, Uid};
 
@@ -225,7 +225,7 @@ mod tests {
             let place = Place { rank, stage: Stage(stage), dp: DpRank(0), tp: TpRank(0) };
             let degrees = Degrees { pp: 2, dp: 1, tp: 1 };
             let (places, gpus) = (vec![place], Gpus::default());
-            let member = Member { degrees, places, gpus, measures: false };
+            let member = Member { degrees, places, gpus, measures: false, slow: Vec::new() };
             shared.apply(Change::Member(node(name), Some(member)));
         }
         assert_eq!(completeness(&shared.members), Ok(()));
@@ -265,6 +265,8 @@ mod tests {
             by_uid: Uid(1000),
             by_node: node("a"),
             trial: None,
+            standing: Standing::default(),
+            rollback: None,
         };
         shared.apply(Change::Proposal(1, proposal));
         let old = ["a", "b"].map(|name| (node(name), measured(0, 1.5, 300.0))).into();

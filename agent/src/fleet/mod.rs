@@ -4,17 +4,27 @@
 //! Nothing is decided here: `pfo-fleet` says what is to be done, and `pfod` whether it may be.
 
 mod check;
+mod comparison;
 mod config;
 mod local;
 mod measured;
+mod own_profile;
 mod part;
 mod parts;
 mod slices;
+mod slow;
+mod stands;
 mod status;
 mod swap;
 mod trial;
+mod unchanged;
 
 pub(crate) use self::check::check;
+pub(crate) use self::comparison::{WholeComparison, WholeTurn};
 pub(crate) use self::config::FleetConfig;
-pub(crate) use self::parts::{Fleet, fleet_of};
+pub(crate) use self::parts::{Fleet, fleet_of, spans_nodes};
+pub(crate) use self::slow::AllSlow;
+pub(crate) use self::stands::{Change, Stands, next_step};
+pub(crate) use self::swap::Asked;
 pub(crate) use self::trial::{Members, WholeHold};
+pub(crate) use self::unchanged::{Attempts, Unchanged};

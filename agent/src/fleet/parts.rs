@@ -1,14 +1,14 @@
 //! Which jobs this node takes part in, and what drives its part.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pfo_fleet::Node;
+use pfo_fleet::{Node, SlowStage, View};
 use pfo_protocol::JobView;
 use pfo_service::lock;
-use pfo_store::{Asked, Etcd, EtcdSettings, Shown, Store, StoreError, drive};
+use pfo_store::{Asked, Etcd, EtcdSettings, JobId, Shown, Store, StoreError, drive};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -16,9 +16,9 @@ use tokio::time::{sleep, timeout};
 use super::config::FleetConfig;
 use super::local::NodeJob;
 use super::measured::History;
-use super::swap::id_of;
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
+use crate::straggler::SlowStages;
 
 /// How often the node makes sure that it is in the fleet, and forgets jobs that have left it.
 const RHYTHM: Duration = Duration::from_secs(5);
@@ -43,12 +43,19 @@ pub(crate) struct Fleet {
     problem: Mutex<Option<String>>,
     /// What this node has measured of its jobs.
     pub(super) histories: Mutex<BTreeMap<JobKey, History>>,
+    /// The stages of its jobs that do not run as they were profiled, and what the others hear of them.
+    pub(super) slow: Arc<Mutex<SlowOf>>,
     /// Why the store has not taken what was written last.
     unwritten: Mutex<Option<StoreError>>,
 }
 
+/// What this node says of the slow stages of its jobs.
+pub(super) type SlowOf = BTreeMap<JobKey, (SlowStages, Vec<SlowStage>)>;
+
 /// This node's part in one job.
 struct Part {
+    /// Which run of the job.
+    run: Option<String>,
     ask: mpsc::Sender<Asked>,
     driving: JoinHandle<()>,
     began: Instant,
@@ -67,13 +74,22 @@ pub(crate) fn fleet_of<'a>(fleet: Option<&'a Arc<Fleet>>, job: &JobView) -> Opti
 }
 
 /// Whether a job has ranks on other nodes.
-pub(super) fn spans_nodes(job: &JobView) -> bool {
+pub(crate) fn spans_nodes(job: &JobView) -> bool {
     job.ranks.first().is_some_and(|rank| {
         let position = &rank.position;
         let degrees = [position.pp_degree, position.dp_degree, position.tp_degree];
         let ranks = degrees.into_iter().map(u64::from).fold(1, u64::saturating_mul);
         ranks > job.ranks.len() as u64
     })
+}
+
+/// Which run of it a job is in: that of the rank that opened its session last, if that says so.
+fn run_of(job: &JobView) -> Option<String> {
+    job.ranks.iter().max_by_key(|rank| rank.session)?.run.clone()
+}
+
+fn id_of(JobKey { uid, name }: &JobKey, run: Option<String>) -> JobId {
+    JobId { uid: *uid, name: name.clone(), run }
 }
 
 impl Fleet {
@@ -98,6 +114,7 @@ impl Fleet {
             parts: Mutex::default(),
             problem: Mutex::default(),
             histories: Mutex::default(),
+            slow: Arc::default(),
             unwritten: Mutex::default(),
         }))
     }
@@ -174,42 +191,55 @@ impl Fleet {
         parts.retain(|_, part| part.absent_since.is_none_or(|since| since.elapsed() < ABSENT));
         for (key, part) in parts.iter_mut() {
             if part.driving.is_finished() {
-                *part = self.take_part(key);
+                *part = self.take_part(key, part.run.clone());
             }
         }
     }
 
     /// Takes part in the jobs of this node that have ranks on others.
     pub(crate) fn see(self: &Arc<Self>, jobs: &[JobView]) {
-        let spanning = jobs.iter().filter(|job| spans_nodes(job)).map(JobKey::of);
-        let spanning: BTreeSet<_> = spanning.collect();
+        let spanning = jobs.iter().filter(|job| spans_nodes(job));
+        let spanning: BTreeMap<_, _> = spanning.map(|job| (JobKey::of(job), run_of(job))).collect();
         let mut parts = lock(&self.parts);
         for (key, part) in parts.iter_mut() {
             let since = || part.absent_since.unwrap_or_else(Instant::now);
-            part.absent_since = (!spanning.contains(key)).then(since);
+            part.absent_since = (!spanning.contains_key(key)).then(since);
         }
-        for key in spanning {
-            parts.entry(key).or_insert_with_key(|key| self.take_part(key));
+        lock(&self.slow).retain(|key, _| spanning.contains_key(key));
+        for (key, run) in spanning {
+            if parts.get(&key).is_none_or(|part| part.run != run) {
+                // What is here of another run leaves with its part.
+                lock(&self.histories).remove(&key);
+                let part = self.take_part(&key, run);
+                parts.insert(key, part);
+            }
         }
     }
 
-    fn take_part(self: &Arc<Self>, key: &JobKey) -> Part {
+    fn take_part(self: &Arc<Self>, key: &JobKey, run: Option<String>) -> Part {
+        let named = run.clone();
         let (ask, asked) = mpsc::channel(QUESTIONS);
         let (fleet, key) = (Arc::clone(self), key.clone());
         let driving = tokio::spawn(async move {
             let store = fleet.store().await;
-            let job = id_of(&key);
+            let job = id_of(&key, run);
             let me = (fleet.settings.node.clone(), fleet.participant);
             let (pfod, questions) = (fleet.pfod.clone(), Arc::clone(&fleet.questions));
-            let local = Arc::new(NodeJob { pfod, questions, key });
+            let slow = Arc::clone(&fleet.slow);
+            let local = Arc::new(NodeJob { pfod, questions, key, slow });
             drop(fleet);
             drive(store, job, me, local, asked).await;
         });
-        Part { ask, driving, began: Instant::now(), absent_since: None }
+        Part { run: named, ask, driving, began: Instant::now(), absent_since: None }
+    }
+
+    /// What a job is called in the store.
+    pub(super) fn id_of(&self, key: &JobKey) -> JobId {
+        id_of(key, lock(&self.parts).get(key).and_then(|part| part.run.clone()))
     }
 
     /// The jobs that this node takes part in.
-    pub(super) fn jobs(&self) -> Vec<JobKey> {
+    pub(crate) fn jobs(&self) -> Vec<JobKey> {
         lock(&self.parts).keys().cloned().collect()
     }
 
@@ -218,12 +248,13 @@ impl Fleet {
         lock(&self.parts).get(key).is_some_and(|part| part.ask.try_send(asked).is_ok())
     }
 
-    /// A job in the store, as this node last saw it; none if this node takes no part in it.
-    pub(super) async fn show(&self, key: &JobKey) -> Option<Shown> {
+    /// So much of a job in the store, as this node last saw it; none if this node takes no part in it.
+    /// To see the whole of a job costs the store a message for each node.
+    pub(super) async fn show(&self, key: &JobKey, view: View) -> Option<Shown> {
         let began = lock(&self.parts).get(key)?.began;
         let (answer, shown) = oneshot::channel();
-        let unknown = || Shown { shared: None, away: Some(began.elapsed()) };
-        if !self.ask(key, Asked::Show(answer)) {
+        let unknown = || Shown { shared: None, view, away: Some(began.elapsed()) };
+        if !self.ask(key, Asked::Show(view, answer)) {
             return Some(unknown());
         }
         let shown = timeout(SHOW_TIMEOUT, shown).await;

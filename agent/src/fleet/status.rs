@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use pfo_fleet::{Decision, Late, Node, Report, Run, Shared, completeness};
+use pfo_fleet::{Decision, Guard, Late, Node, Report, Run, Shared, Standing, View, completeness};
 use pfo_protocol::{
-    FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetSwap, Refusal,
-    RefusalCode, Uid,
+    FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetSwap, GuardStatus,
+    Refusal, RefusalCode, Uid,
 };
 use pfo_store::{Shown, Store};
 use tokio::time::sleep;
@@ -18,24 +18,35 @@ impl Fleet {
     /// The jobs that this node takes part in, of one user or of all.
     pub(crate) async fn statuses(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, FleetJob> {
         let (mut jobs, by) = (BTreeMap::new(), sleep(TIMEOUT).deadline());
-        for (key, shown) in self.shown(only_of).await {
+        for (key, shown) in self.shown(only_of, View::Whole).await {
             let steps = self.steps(&key, &shown, by).await;
             jobs.insert(key, job_of(&shown, steps));
         }
         jobs
     }
 
-    /// The same of all users, without asking the store: what a step of the whole job takes is left out.
+    /// How the slowdowns that were allowed to whole jobs are kept, of one user's jobs or of all.
+    pub(crate) async fn guards(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, GuardStatus> {
+        let shown = self.shown(only_of, View::Part).await.into_iter();
+        let guard = |shown: &Shown| {
+            let standing = shown.shared.as_ref()?.standing()?;
+            standing.guard.as_ref().map(guard_of)
+        };
+        shown.filter_map(|(key, shown)| Some((key, guard(&shown)?))).collect()
+    }
+
+    /// The same of all users, without asking the store: what a step of the whole job takes is left out,
+    /// and its nodes unless this one watches them.
     pub(crate) async fn parts_shown(&self) -> BTreeMap<JobKey, FleetJob> {
-        let shown = self.shown(None).await.into_iter();
+        let shown = self.shown(None, View::Part).await.into_iter();
         shown.map(|(key, shown)| (key, job_of(&shown, Steps::default()))).collect()
     }
 
-    async fn shown(&self, only_of: Option<Uid>) -> Vec<(JobKey, Shown)> {
+    async fn shown(&self, only_of: Option<Uid>, view: View) -> Vec<(JobKey, Shown)> {
         let mut jobs = Vec::new();
         for key in self.jobs() {
             if only_of.is_none_or(|uid| uid == key.uid)
-                && let Some(shown) = self.show(&key).await
+                && let Some(shown) = self.show(&key, view).await
             {
                 jobs.push((key, shown));
             }
@@ -64,19 +75,45 @@ impl Fleet {
     }
 }
 
+fn guard_of(guard: &Guard) -> GuardStatus {
+    let measured = guard.slowdowns.len();
+    GuardStatus {
+        max_slowdown: guard.max_slowdown,
+        slowdown: (measured > 0).then(|| guard.slowdowns.iter().sum::<f64>() / measured as f64),
+        compared_at_step: guard.compared_at,
+        corrected: guard.corrected,
+        given_up: guard.given_up,
+    }
+}
+
 fn job_of(shown: &Shown, Steps { step, windows }: Steps) -> FleetJob {
     let store_away_s = shown.away.map(|away| away.as_secs_f64());
     let Some(shared) = &shown.shared else {
-        let (nodes, problem, swap) = (Vec::new(), None, None);
-        return FleetJob { nodes, problem, store_away_s, swap, step, windows };
+        return FleetJob {
+            nodes: Vec::new(),
+            problem: None,
+            store_away_s,
+            swap: None,
+            step,
+            windows,
+            guarded_by: None,
+            answered_by: None,
+            straggler: None,
+        };
     };
+    let Standing { guard, straggler, watch } = shared.standing().cloned().unwrap_or_default();
+    let is_whole = shown.view == View::Whole;
+    let problem = completeness(&shared.members).err().filter(|_| is_whole);
     FleetJob {
-        nodes: members_of(shared),
-        problem: completeness(&shared.members).err().map(|why| why.to_string()),
+        nodes: if is_whole { members_of(shared) } else { Vec::new() },
+        problem: problem.map(|why| why.to_string()),
         store_away_s,
         swap: newest_of(shared),
         step,
         windows,
+        guarded_by: guard.map(|guard| guard.by_node.to_string()),
+        answered_by: watch.map(|watch| watch.by_node.to_string()),
+        straggler: straggler.map(|answered| answered.factor),
     }
 }
 
@@ -122,6 +159,6 @@ fn newest_of(shared: &Shared) -> Option<FleetSwap> {
 pub(super) fn label_of(run: &Run) -> Option<String> {
     match run {
         Run::DefaultClocks => None,
-        Run::Plan(_) | Run::Uniform(_) => Some(run.to_string()),
+        _ => Some(run.to_string()),
     }
 }

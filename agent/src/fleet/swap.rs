@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use pfo_fleet::{Abort, Purpose, Run, Told};
+use pfo_fleet::{Abort, Purpose, Run, Standing, Terms, Told, View};
 use pfo_protocol::{ClockTable, FleetSwapped, JobView, Refusal, RefusalCode, SwapTarget, Uid};
-use pfo_store::{Asked, Holder, JobId, Store};
+use pfo_store::{self as store, Holder, Store};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::local::at_clocks;
 use super::parts::{Fleet, spans_nodes};
 use super::slices::{cut_of, slice_of};
+use super::stands::Change;
 use super::status::{label_of, members_of};
 use crate::job::JobKey;
 
@@ -17,8 +19,12 @@ use crate::job::JobKey;
 /// of the one before, and time for a store that changes its leader.
 const AGREEMENT: Duration = Duration::from_secs(60);
 
+/// How long to wait for a swap that is far ahead. Where steps take longer than they did, one may be by
+/// itself; one at a step that a user has named may be an hour ahead.
+const TO_COME: Duration = Duration::from_secs(30);
+
 /// How often a waiting request looks whether every node has changed.
-const POLL: Duration = Duration::from_millis(200);
+pub(super) const POLL: Duration = Duration::from_millis(200);
 
 /// What the agents of a job are asked for.
 pub(super) struct Wanted {
@@ -26,12 +32,20 @@ pub(super) struct Wanted {
     pub(super) run: Option<Run>,
     pub(super) by_uid: Uid,
     pub(super) purpose: Purpose,
+    pub(super) terms: Terms,
     /// Who runs its trials from then on.
     pub(super) holder: Option<Holder>,
 }
 
-pub(super) fn id_of(JobKey { uid, name }: &JobKey) -> JobId {
-    JobId { uid: *uid, name: name.clone() }
+/// A swap, as a user asks for it.
+pub(crate) struct Asked {
+    pub(crate) target: SwapTarget,
+    /// The step; none for one that the nodes agree on.
+    pub(crate) at_step: Option<u64>,
+    /// The slowdown that is allowed from then on; none to change nothing about that.
+    pub(crate) max_slowdown: Option<f64>,
+    /// Answer only when every node has changed.
+    pub(crate) wait: bool,
 }
 
 impl Fleet {
@@ -43,8 +57,7 @@ impl Fleet {
         &self,
         by_uid: Uid,
         job: &JobView,
-        target: SwapTarget,
-        wait: bool,
+        Asked { target, at_step, max_slowdown, wait }: Asked,
     ) -> Result<FleetSwapped, Refusal> {
         let key = JobKey::of(job);
         if !spans_nodes(job) {
@@ -58,6 +71,11 @@ impl Fleet {
             SwapTarget::DefaultClocks => Some(Run::DefaultClocks),
             SwapTarget::Previous => None,
             SwapTarget::Uniform(mhz) => Some(Run::Uniform(mhz)),
+            SwapTarget::Replicas(clocks) => Some(at_clocks(clocks)),
+            SwapTarget::PowerLimits { label, limits_w } => {
+                check_limits(&key, job, &limits_w)?;
+                Some(Run::PowerLimits { label, limits_w })
+            }
             SwapTarget::Table { label, table } => {
                 Some(self.publish(&key, job, label, &table).await?)
             }
@@ -69,20 +87,17 @@ impl Fleet {
                 ));
             }
         };
-        let wanted = Wanted { run, by_uid, purpose: Purpose::Swap, holder: None };
-        let told = self.agreement(&key, wanted).await?;
-        let Told::Committed { number, step } = told else { return Err(refusal_of(&key, told)) };
-        loop {
-            let swapped = self.swapped(&key, number, step).await;
-            if !wait || swapped.changed >= swapped.nodes {
-                return Ok(swapped);
-            }
-            sleep(POLL).await;
+        let mut terms = Terms { at: at_step, ..Terms::default() };
+        if let Some(most) = max_slowdown {
+            let watch = self.known_to_stand(&key).await?.standing.watch;
+            let guard = Some(self.new_guard(job, most));
+            terms.standing = Some(Standing { guard, watch, straggler: None });
         }
+        Ok(self.change(&key, Change { run, by_uid, terms, wait }).await?)
     }
 
     /// Cuts a plan by stage, and hands the slices to the store.
-    pub(super) async fn publish(
+    pub(crate) async fn publish(
         &self,
         key: &JobKey,
         job: &JobView,
@@ -101,20 +116,24 @@ impl Fleet {
             return Err(misfit(format!("stage {stage} has no instruction in the plan")));
         }
         let away = |why: String| unchanged(key, &why);
-        let store = self.store_now().map_err(away)?;
-        let id = id_of(key);
+        let engine = self.store_now().map_err(away)?;
+        let id = self.id_of(key);
         let mut digests = Vec::with_capacity(stages.len());
         for stage in stages {
-            let published = store.publish(&id, &slice_of(stage)).await;
+            let published = engine.publish(&id, &slice_of(stage)).await;
             digests.push(published.map_err(|error| unchanged(key, &error.to_string()))?);
         }
         Ok(Run::Plan(cut_of(label, table, digests)))
     }
 
+    /// What becomes of something that the agents of a job are asked for.
+    ///
+    /// # Errors
+    /// If that is not known.
     pub(super) async fn agreement(&self, key: &JobKey, wanted: Wanted) -> Result<Told, Refusal> {
         let (answer, told) = oneshot::channel();
-        let Wanted { run, by_uid, purpose, holder } = wanted;
-        if !self.ask(key, Asked::Run { run, by_uid, purpose, holder, answer }) {
+        let Wanted { run, by_uid, purpose, terms, holder } = wanted;
+        if !self.ask(key, store::Asked::Run { run, by_uid, purpose, terms, holder, answer }) {
             return Err(unchanged(key, &"this node does not take part in it yet"));
         }
         match timeout(AGREEMENT, told).await {
@@ -128,8 +147,30 @@ impl Fleet {
         }
     }
 
-    async fn swapped(&self, key: &JobKey, number: u64, step: u64) -> FleetSwapped {
-        let shown = self.show(key).await;
+    /// The same, after what this node was asked for before.
+    pub(super) async fn agreement_in_turn(
+        &self,
+        key: &JobKey,
+        (run, by_uid, terms): (Option<Run>, Uid, Terms),
+    ) -> Result<Told, Refusal> {
+        let began = Instant::now();
+        loop {
+            let (run, terms) = (run.clone(), terms.clone());
+            let wanted = Wanted { run, by_uid, purpose: Purpose::Swap, terms, holder: None };
+            match self.agreement(key, wanted).await? {
+                Told::Busy if began.elapsed() < AGREEMENT => sleep(POLL).await,
+                Told::ToCome { .. } if began.elapsed() < TO_COME => sleep(POLL).await,
+                // Who has measured is about to let it go, or has yet to begin.
+                Told::Held(_) if began.elapsed() < AGREEMENT && !self.is_in_trial(key).await => {
+                    sleep(POLL).await;
+                }
+                told => return Ok(told),
+            }
+        }
+    }
+
+    pub(super) async fn swapped(&self, key: &JobKey, number: u64, step: u64) -> FleetSwapped {
+        let shown = self.show(key, View::Whole).await;
         let shared = shown.as_ref().and_then(|shown| shown.shared.as_ref());
         let run = shared.and_then(|shared| Some(shared.swaps.get(&number)?.proposal.run.clone()));
         let nodes = shared.map(members_of).unwrap_or_default();
@@ -149,6 +190,20 @@ impl Fleet {
     }
 }
 
+/// # Errors
+/// If there is not one limit for each stage.
+pub(super) fn check_limits(key: &JobKey, job: &JobView, limits_w: &[u32]) -> Result<(), Refusal> {
+    let (limits, stages) = (limits_w.len(), job.pp_degree);
+    if limits == stages as usize {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        RefusalCode::PlanDoesNotFit,
+        format!("there are {limits} power limits for the {stages} stages of {key}"),
+        "give one for each stage",
+    ))
+}
+
 pub(super) fn refusal_of(key: &JobKey, told: Told) -> Refusal {
     match told {
         Told::Aborted(why @ Abort::Veto(..), _) => {
@@ -163,16 +218,31 @@ pub(super) fn refusal_of(key: &JobKey, told: Told) -> Refusal {
             "start pfo-agent with the same [fleet] on every node of the job, then try again",
         ),
         Told::NotNow(why) => unchanged(key, &why),
+        Told::Busy => unchanged(key, &"another swap of the job is under way"),
+        Told::Changed => unchanged(key, &"it has changed to something else meanwhile"),
         Told::Held(node) => Refusal::new(
             RefusalCode::LimitReached,
             format!("a trial or sweep that was begun on node {node} holds {key} for measuring"),
             "try again when that is over; `pfoctl profile pause` or `stop` there ends a sweep",
         ),
+        Told::ToCome { number, step } => unchanged(
+            key,
+            &format!("swap {number} is to take place at step {step}, and none before"),
+        ),
+        Told::NotAt(at, possible) => Refusal::new(
+            RefusalCode::LimitReached,
+            format!(
+                "{key} cannot change at step {at}: {} to {} are possible now",
+                possible.start(),
+                possible.end()
+            ),
+            "name one of these, some steps ahead, or leave --at-step out",
+        ),
         Told::Committed { .. } => unchanged(key, &"it was committed"),
     }
 }
 
-fn unchanged(key: &JobKey, why: &dyn std::fmt::Display) -> Refusal {
+pub(super) fn unchanged(key: &JobKey, why: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(
         RefusalCode::LimitReached,
         format!("no node of {key} changes: {why}"),

@@ -6,17 +6,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_fleet::{Length, Member, Node, Purpose, Report, Run, Shared, Told, completeness};
-use pfo_protocol::{
-    JobView, PlanStatus, RecordedTrial, Refusal, RefusalCode, TrialLength, TrialRun, Uid,
+use pfo_fleet::{
+    Length, Member, Node, Purpose, Report, Run, Shared, Terms, Told, View, completeness,
 };
+use pfo_protocol::{JobView, PlanStatus, Refusal, RefusalCode, TrialLength, TrialRun, Uid};
 use pfo_store::Store;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::part::{measured_in, whole};
+use super::local::at_clocks;
+use super::part::{Measured, measured_in, whole};
 use super::parts::Fleet;
-use super::swap::{Wanted, id_of, refusal_of};
+use super::swap::{Wanted, check_limits, refusal_of};
 use crate::job::JobKey;
 
 /// The nodes of a job.
@@ -56,14 +57,18 @@ impl WholeHold {
     pub(crate) async fn end(self, keep: bool) -> Result<Option<PlanStatus>, Refusal> {
         let Self { fleet, key, by_uid, run, _holds } = self;
         let run = if keep { run } else { Run::DefaultClocks };
-        let wanted =
-            Wanted { run: Some(run), by_uid, purpose: Purpose::LastOfTrials, holder: None };
+        let wanted = Wanted {
+            run: Some(run),
+            by_uid,
+            purpose: Purpose::LastOfTrials,
+            terms: Terms::default(),
+            holder: None,
+        };
         match fleet.agreement(&key, wanted).await? {
             Told::Committed { number, .. } => fleet.until_run(&key, number).await,
             told => return Err(refusal_of(&key, told)),
         }
-        let jobs = fleet.questions.jobs().await.map_err(Refusal::from)?;
-        let job = jobs.into_iter().find(|job| JobKey::of(job) == key);
+        let job = fleet.questions.job(&key).await.map_err(Refusal::from)?;
         Ok(job.and_then(|job| job.plan))
     }
 }
@@ -77,29 +82,38 @@ impl Fleet {
         self: &Arc<Self>,
         by_uid: Uid,
         job: &JobView,
-        (run, length): (TrialRun, TrialLength),
+        (run, length, samples): (TrialRun, TrialLength, bool),
         held: &mut Option<WholeHold>,
-    ) -> Result<RecordedTrial, Refusal> {
+    ) -> Result<Measured, Refusal> {
         let key = JobKey::of(job);
         self.members(&key).await?;
         let run = match run {
             TrialRun::DefaultClocks => Run::DefaultClocks,
             TrialRun::Uniform(mhz) => Run::Uniform(mhz),
+            TrialRun::Replicas(clocks) => at_clocks(clocks),
             TrialRun::Plan { label, table } => self.publish(&key, job, label, &table).await?,
-            TrialRun::PowerLimits { .. } => {
+            TrialRun::PowerLimits { label, limits_w } => {
+                check_limits(&key, job, &limits_w)?;
+                Run::PowerLimits { label, limits_w }
+            }
+            TrialRun::FreeMemory => {
                 return Err(Refusal::new(
-                    RefusalCode::PlanDoesNotFit,
-                    format!(
-                        "{key} has ranks on other nodes: power limits are for jobs of one node"
-                    ),
-                    "search over clocks: `pfoctl tune --knob clock`",
+                    RefusalCode::Malformed,
+                    format!("job {key} has ranks on other nodes, which lock their memory clocks"),
+                    "calibrate the GPUs of its models with a job of one node",
                 ));
             }
         };
         let TrialLength { settling_steps, steps } = length;
         let (holds, holder) = oneshot::channel();
-        let purpose = Purpose::Trial(Length { settling_steps, steps });
-        let wanted = Wanted { run: Some(run.clone()), by_uid, purpose, holder: Some(holder) };
+        let purpose = Purpose::Trial(Length { settling_steps, steps, samples });
+        let wanted = Wanted {
+            run: Some(run.clone()),
+            by_uid,
+            purpose,
+            terms: Terms::default(),
+            holder: Some(holder),
+        };
         let told = self.agreement(&key, wanted).await?;
         let Told::Committed { number, step } = told else { return Err(refusal_of(&key, told)) };
         let fleet = Arc::clone(self);
@@ -130,8 +144,9 @@ impl Fleet {
     }
 
     async fn shared(&self, key: &JobKey) -> Result<Shared, Refusal> {
-        let shown = self.show(key).await;
-        let is_away = shown.as_ref().is_some_and(|shown| shown.away.is_some());
+        let shown = self.show(key, View::Whole).await;
+        let is_away =
+            shown.as_ref().is_some_and(|shown| shown.away.is_some() || shown.view == View::Part);
         let shared = shown.and_then(|shown| shown.shared);
         match shared {
             Some(shared) if !is_away => Ok(shared),
@@ -140,7 +155,7 @@ impl Fleet {
     }
 
     /// What all nodes have measured of a trial.
-    async fn collect(&self, key: &JobKey, number: u64) -> Result<RecordedTrial, Refusal> {
+    pub(super) async fn collect(&self, key: &JobKey, number: u64) -> Result<Measured, Refusal> {
         let shared = self.shared(key).await?;
         let swap = shared.swaps.get(&number).ok_or_else(|| another(key))?;
         let others = swap.proposal.members.iter().filter(|node| *node != self.node());
@@ -165,11 +180,11 @@ impl Fleet {
         number: u64,
         node: &Node,
         first: Option<Instant>,
-    ) -> Result<RecordedTrial, Refusal> {
+    ) -> Result<Measured, Refusal> {
         let mut store_away = None;
         loop {
             let store = self.store_now().map_err(disturbed)?;
-            match store.handed_in(&id_of(key), number, node).await {
+            match store.handed_in(&self.id_of(key), number, node).await {
                 Ok(Some(part)) => {
                     return measured_in(&part).map_err(|refusal| {
                         let Refusal { message, remedy, .. } = refusal;
@@ -230,7 +245,7 @@ impl Fleet {
     }
 
     /// Waits until every node runs a swap, but not for ever.
-    async fn until_run(&self, key: &JobKey, number: u64) {
+    pub(super) async fn until_run(&self, key: &JobKey, number: u64) {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             if let Ok(shared) = self.shared(key).await

@@ -3,12 +3,30 @@
 use std::sync::Arc;
 
 use pfo_protocol::{
-    AgentResponse, BudgetOrder, BudgetScope, BudgetTerms, JobView, Refusal, RefusalCode,
+    AgentResponse, BudgetLevel, BudgetOrder, BudgetScope, BudgetTerms, JobSelector, JobView,
+    Refusal, RefusalCode,
 };
 
 use crate::authority::Permit;
 use crate::front::serve::{Served, Services, away};
 use crate::job::JobKey;
+
+/// A scope in words.
+fn named(scope: &BudgetScope) -> String {
+    match scope {
+        BudgetScope::Node => "the node".to_owned(),
+        BudgetScope::User(uid) => format!("user {uid}"),
+        BudgetScope::Job(JobSelector { job, uid: Some(uid) }) => format!("job {job} of user {uid}"),
+        BudgetScope::Job(JobSelector { job, uid: None }) => format!("job {job}"),
+    }
+}
+
+/// Terms in words.
+fn said_terms(terms: &BudgetTerms) -> String {
+    let weight = terms.weight.map_or("its GPUs".to_owned(), |weight| weight.to_string());
+    let slowest = terms.slowest.map_or("unlimited".to_owned(), |slowest| format!("{slowest}x"));
+    format!("weight {weight}, slowest step {slowest}")
+}
 
 impl Services {
     pub(super) fn budget_report(&self, permit: &Permit) -> AgentResponse {
@@ -18,18 +36,26 @@ impl Services {
     pub(super) async fn set_budget(&self, permit: &Permit, mut order: BudgetOrder) -> Served {
         order.scope = self.whose(permit, order.scope).await?;
         let (budgets, uid) = (Arc::clone(&self.budgets), permit.uid());
-        let (said, pid) = (format!("{:?} for {:?}", order.level, order.scope), permit.pid());
+        let (pid, of) = (permit.pid(), named(&order.scope));
+        let level = match &order.level {
+            BudgetLevel::Watts(watts) => format!("{watts} W"),
+            BudgetLevel::File(path) => format!("what {path:?} says"),
+        };
         away(move || budgets.set(order, uid)).await?;
-        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} set a power budget: {said}");
+        tracing::info!(
+            uid = uid.0,
+            pid = pid.0,
+            "user {uid} set the power budget of {of}: {level}"
+        );
         Ok(self.budget_report(permit))
     }
 
     pub(super) async fn clear_budget(&self, permit: &Permit, scope: BudgetScope) -> Served {
         let scope = self.whose(permit, scope).await?;
         let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
-        let said = format!("{scope:?}");
+        let of = named(&scope);
         away(move || budgets.clear(&scope)).await?;
-        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} cleared the power budget for {said}");
+        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} cleared the power budget of {of}");
         Ok(self.budget_report(permit))
     }
 
@@ -37,9 +63,14 @@ impl Services {
         terms.scope = self.whose(permit, terms.scope).await?;
         self.check_terms(permit, &terms)?;
         let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
-        let said = format!("{terms:?}");
+        let of = named(&terms.scope);
+        let said = said_terms(&terms);
         away(move || budgets.set_terms(terms)).await?;
-        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} set terms of a power budget: {said}");
+        tracing::info!(
+            uid = uid.0,
+            pid = pid.0,
+            "user {uid} set the terms of power budgets for {of}: {said}"
+        );
         Ok(self.budget_report(permit))
     }
 

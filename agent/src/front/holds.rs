@@ -107,7 +107,8 @@ impl Holds {
         recorded
     }
 
-    /// The same on all nodes of a job that has ranks on others, without its instructions one by one.
+    /// The same on all nodes of a job that has ranks on others, with its instructions one by one if they
+    /// are wanted.
     ///
     /// # Errors
     /// If another connection, on any node, holds the job, or as a trial does.
@@ -116,7 +117,7 @@ impl Holds {
         fleet: &Arc<Fleet>,
         permit: &Permit,
         job: &JobView,
-        (run, length): (TrialRun, TrialLength),
+        (run, length, samples): (TrialRun, TrialLength, bool),
     ) -> Result<RecordedTrial, Refusal> {
         let key = JobKey::of(job);
         let held = self.index_of(&key).map(|index| self.0.swap_remove(index));
@@ -125,12 +126,17 @@ impl Holds {
             _ => (None, Samples::default()),
         };
         let clock = uniform_clock(&run);
-        let recorded = fleet.trial(permit.uid(), job, (run, length), &mut whole).await;
-        if let Ok(trial) = &recorded {
-            waits.add(clock, trial);
-        }
+        let limited = matches!(run, TrialRun::PowerLimits { .. });
+        let recorded = fleet.trial(permit.uid(), job, (run, length, samples), &mut whole).await;
+        let mut samples = TrialSamples::default();
+        let recorded = recorded.map(|(trial, of_trial)| {
+            if !limited {
+                waits.add(clock, &trial);
+            }
+            samples = of_trial;
+            trial
+        });
         if let Some(whole) = whole {
-            let samples = TrialSamples::default();
             let (by, pairing) = (HeldBy::Fleet(whole), Pairing::default());
             self.0.push(Hold { key, by, waits, samples, pairing });
         }

@@ -1,6 +1,7 @@
 //! The connections of users and administrators: what they ask, whether they may, and who serves it.
 
 mod budget;
+mod first_plan;
 mod holds;
 mod serve;
 mod status;

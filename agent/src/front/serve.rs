@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use pfo_planner::{Profile, Straggler};
+use pfo_planner::{PlanError, Profile, Straggler};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, ProfileSelector, Refusal,
-    RefusalCode, SavingsQuery, SwapTarget, Swapped, SweepOrder, TrialLength, TrialRun,
+    AgentRequest, AgentResponse, FleetSwapped, GuardStatus, JobSelector, JobView, P2pTarget,
+    ProfileSelector, Refusal, RefusalCode, SavingsQuery, SwapTarget, Swapped, SweepOrder,
+    TrialLength, TrialRun,
 };
 use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
 use crate::authority::{Permit, needs};
 use crate::budget::Budgets;
-use crate::calibration::{Calibrations, Measuring, Told};
+use crate::calibration::{Calibrations, Measuring, Told, memory};
+use crate::first_plan::FirstPlans;
 use crate::fleet::Fleet;
 use crate::front::holds::Holds;
 use crate::front::status::status;
@@ -24,7 +26,7 @@ use crate::ledger::Ledger;
 use crate::p2p::{self, P2pStore};
 use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
-use crate::record::MOST_SAMPLES;
+use crate::record::{MOST_SAMPLES, own_order};
 use crate::refusal::internal;
 use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps, Swept};
@@ -33,9 +35,6 @@ use crate::{fleet, journal, settings};
 
 /// The longest label of a plan or frontier, in bytes.
 const LONGEST_LABEL: usize = 64;
-
-/// What to do instead of running a straggler's plan on one node of a job.
-const PICK: &str = "take a plan from the frontier with `pfoctl plan pick`, and swap to it";
 
 /// What requests are served with.
 #[derive(Debug)]
@@ -54,6 +53,7 @@ pub(crate) struct Services {
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) calibrations: Arc<Calibrations>,
     pub(crate) watcher: Arc<Watcher>,
+    pub(crate) first_plans: Arc<FirstPlans>,
     pub(crate) fleet: Option<Arc<Fleet>>,
     /// How many requests were refused.
     pub(crate) refusals: AtomicU64,
@@ -95,12 +95,10 @@ impl Services {
                 self.record(permit, holds, &job, (run, length, samples)).await
             }
             AgentRequest::RecordingEnd { job, keep } => {
-                let ended = holds.end(permit, &job, keep).await?;
-                Ok(AgentResponse::RecordingEnded(ended))
+                Ok(AgentResponse::RecordingEnded(holds.end(permit, &job, keep).await?))
             }
             AgentRequest::Samples(job) => {
-                let samples = holds.samples(permit, &job)?;
-                Ok(AgentResponse::Samples(samples.next_page()))
+                Ok(AgentResponse::Samples(holds.samples(permit, &job)?.next_page()))
             }
             AgentRequest::FrontierLoad { job, label, frontier } => {
                 self.load_frontier(permit, &job, label, frontier).await
@@ -120,10 +118,9 @@ impl Services {
             AgentRequest::Sweeps => Ok(sweep::list(&self.sweeps, permit)),
             AgentRequest::Profiles => self.list_profiles(permit).await,
             AgentRequest::ProfileRead(which) => self.read_profile(permit, which).await,
-            AgentRequest::Calibrations => {
-                Ok(AgentResponse::Calibrations(self.calibrations.list(permit.only_of())))
-            }
+            AgentRequest::Calibrations => Ok(self.list_calibrations(permit)),
             AgentRequest::Calibrate { job, profile } => self.calibrate(permit, &job, profile).await,
+            AgentRequest::CalibrateMemory(job) => self.calibrate_memory(permit, &job).await,
             AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list(permit.uid()))),
             AgentRequest::P2pKeep(job) => {
                 let (key, waits) = holds.waits(permit, &job)?;
@@ -131,22 +128,48 @@ impl Services {
                 away(move || p2p::keep(&store, &permit, &key.name, &waits)).await
             }
             AgentRequest::P2pSet { target, power_w } => self.set_p2p(permit, target, power_w).await,
-            AgentRequest::FleetSwap { job, target, wait } => {
+            AgentRequest::FleetSwap { job, target, at_step, max_slowdown, wait } => {
+                let asked = fleet::Asked { target, at_step, max_slowdown, wait };
                 // A request takes as much memory as the largest: those to the store are large.
-                Box::pin(self.swap_fleet(permit, &job, target, wait)).await
+                Box::pin(self.swap_fleet(permit, &job, asked)).await
             }
-            AgentRequest::FleetStatus => {
-                Box::pin(self.fleet()?.status()).await.map(AgentResponse::Fleet)
-            }
+            AgentRequest::FleetStatus => self.fleet_status().await,
             AgentRequest::Savings(query) => self.savings(permit, query).await,
             AgentRequest::Budget => Ok(self.budget_report(permit)),
             AgentRequest::BudgetSet(order) => self.set_budget(permit, order).await,
             AgentRequest::BudgetClear(scope) => self.clear_budget(permit, scope).await,
             AgentRequest::BudgetTerms(terms) => self.set_budget_terms(permit, terms).await,
-            AgentRequest::FleetCheck => {
-                Ok(AgentResponse::FleetChecked(Box::pin(fleet::check(self.fleet()?)).await))
-            }
+            AgentRequest::OrderRead(job) => self.read_order(permit, &job).await,
+            AgentRequest::FirstPlanLoad { .. }
+            | AgentRequest::FirstPlanDrop(_)
+            | AgentRequest::FirstPlans
+            | AgentRequest::JobBegins { .. }
+            | AgentRequest::JobBegan(_) => self.first_plan(permit, request).await,
+            AgentRequest::FleetCheck => self.check_fleet().await,
         }
+    }
+
+    async fn fleet_status(&self) -> Served {
+        Box::pin(self.fleet()?.status()).await.map(AgentResponse::Fleet)
+    }
+
+    async fn check_fleet(&self) -> Served {
+        Ok(AgentResponse::FleetChecked(Box::pin(fleet::check(self.fleet()?)).await))
+    }
+
+    async fn read_order(&self, permit: &Permit, job: &JobSelector) -> Served {
+        let job = self.find_job(permit, job).await?;
+        if fleet::spans_nodes(&job) {
+            return Err(Refusal::new(
+                RefusalCode::Malformed,
+                format!(
+                    "{} has ranks on other nodes, whose order is not seen here",
+                    JobKey::of(&job)
+                ),
+                "name the schedule with --schedule, or give a file with --order",
+            ));
+        }
+        Ok(AgentResponse::Order(own_order(&self.pfod, &job).await?))
     }
 
     async fn list_profiles(&self, permit: &Permit) -> Served {
@@ -180,26 +203,14 @@ impl Services {
         })
     }
 
-    async fn swap_fleet(
-        &self,
-        permit: &Permit,
-        job: &JobSelector,
-        target: SwapTarget,
-        wait: bool,
-    ) -> Served {
+    async fn swap_fleet(&self, permit: &Permit, job: &JobSelector, asked: fleet::Asked) -> Served {
         let fleet = self.fleet()?;
-        if let SwapTarget::Table { label, .. } = &target {
+        if let SwapTarget::Table { label, .. } = &asked.target {
             check_label(label)?;
         }
         let job = self.find_job(permit, job).await?;
-        let swapped = fleet.swap(permit.uid(), &job, target, wait).await?;
-        let (user, key, step) = (permit.user(), JobKey::of(&job), swapped.step);
-        tracing::info!(
-            name: journal::SWAPPED,
-            uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
-            "{user} swaps {key} on all of its nodes at step {step}"
-        );
-        Ok(AgentResponse::FleetSwapped(swapped))
+        let swapped = fleet.swap(permit.uid(), &job, asked).await?;
+        Ok(swapped_whole(permit, &JobKey::of(&job), swapped, ""))
     }
 
     /// Refuses what would change this node's part of a job alone, which its agents undo; with what to
@@ -247,10 +258,7 @@ impl Services {
     ) -> Served {
         let job = self.find_job(permit, job).await?;
         if let Some(fleet) = self.fleet_of(&job) {
-            if samples {
-                self.refuse_alone(&job, "measure it without its instructions one by one")?;
-            }
-            let recorded = holds.record_whole(fleet, permit, &job, (run, length));
+            let recorded = holds.record_whole(fleet, permit, &job, (run, length, samples));
             // As large as those of swaps.
             return Ok(AgentResponse::Recorded(Box::new(Box::pin(recorded).await?)));
         }
@@ -293,13 +301,17 @@ impl Services {
         wait: bool,
     ) -> Served {
         let job = self.find_job(permit, job).await?;
-        self.refuse_alone(&job, PICK)?;
         self.refuse_in_budget(&job)?;
-        let (swapped, why) = match slowdown {
-            Some(factor) => {
-                let straggler = Straggler::new(factor).map_err(|error| {
-                    Refusal::new(RefusalCode::Malformed, error.to_string(), "give a factor")
-                })?;
+        let malformed = |error: PlanError| {
+            Refusal::new(RefusalCode::Malformed, error.to_string(), "give a factor")
+        };
+        let straggler = slowdown.map(Straggler::new).transpose().map_err(malformed)?;
+        if let Some(fleet) = self.fleet_of(&job) {
+            return Box::pin(self.straggler_whole(fleet, permit, &job, (straggler, wait))).await;
+        }
+        let (swapped, why) = match straggler {
+            Some(straggler) => {
+                let factor = straggler.factor();
                 let asker = permit.asker();
                 let swapped = self.stragglers.answer(asker, &job, straggler, wait).await?;
                 (swapped, format!("for a straggler of {factor} times the fastest iteration"))
@@ -313,19 +325,41 @@ impl Services {
         Ok(AgentResponse::Swapped(swapped))
     }
 
+    async fn straggler_whole(
+        &self,
+        fleet: &Fleet,
+        permit: &Permit,
+        job: &JobView,
+        (straggler, wait): (Option<Straggler>, bool),
+    ) -> Served {
+        let (asked, key) = ((permit.uid(), job), JobKey::of(job));
+        let (swapped, why) = match straggler {
+            Some(straggler) => {
+                let swapped = self.stragglers.answer_whole(fleet, asked, straggler, wait).await?;
+                let factor = straggler.factor();
+                (swapped, format!(" for a straggler of {factor} times the fastest iteration"))
+            }
+            None => {
+                let swapped = self.stragglers.end_whole(fleet, asked, wait).await?;
+                (swapped, " back, because the straggler is over".to_owned())
+            }
+        };
+        Ok(swapped_whole(permit, &key, swapped, &why))
+    }
+
     async fn set_auto(&self, permit: &Permit, job: &JobSelector, on: bool) -> Served {
         let job = self.find_job(permit, job).await?;
-        self.refuse_alone(&job, PICK)?;
+        if let Some(fleet) = self.fleet_of(&job) {
+            let set = self.stragglers.set_auto_whole(fleet, (permit.uid(), &job), on);
+            return Box::pin(set).await.map(AgentResponse::Frontier);
+        }
         self.stragglers.set_auto(&job, on).await.map(AgentResponse::Frontier)
     }
 
     async fn guard(&self, permit: &Permit, job: &JobSelector, max_slowdown: Option<f64>) -> Served {
         let job = self.find_job(permit, job).await?;
-        if max_slowdown.is_some() {
-            self.refuse_alone(
-                &job,
-                "run it without a guard, and compare its steps in `pfoctl status`",
-            )?;
+        if let Some(fleet) = self.fleet_of(&job) {
+            return Box::pin(guard_whole(fleet, permit, &job, max_slowdown)).await;
         }
         let (guards, key) = (Arc::clone(&self.guards), JobKey::of(&job));
         let (user, uid, pid) = (permit.user().to_string(), permit.uid(), permit.pid());
@@ -346,7 +380,7 @@ impl Services {
 
     async fn calibrate(&self, permit: &Permit, job: &JobSelector, profile: Vec<u8>) -> Served {
         let job = self.find_job(permit, job).await?;
-        self.refuse_alone(&job, "measure a job that is on this node alone")?;
+        self.refuse_alone(&job, "calibrate the GPUs of its models with a job of one node")?;
         let stages = job.pp_degree as usize;
         let times = away(move || stage_times(&profile, stages)).await?;
         let (calibrations, asker) = (&self.calibrations, permit.asker());
@@ -355,9 +389,34 @@ impl Services {
         let jobs = [job];
         Told::default().tell(calibrations, questions, &jobs).await?;
         let [job] = jobs;
-        let kept = Arc::clone(calibrations);
+        self.calibrated(permit, &job).await
+    }
+
+    fn list_calibrations(&self, permit: &Permit) -> AgentResponse {
+        AgentResponse::Calibrations(self.calibrations.list(permit.only_of()))
+    }
+
+    async fn calibrate_memory(&self, permit: &Permit, job: &JobSelector) -> Served {
+        let job = self.find_job(permit, job).await?;
+        self.refuse_alone(&job, "calibrate the GPUs of its models with a job of one node")?;
+        let status = self.questions.status().await?;
+        if memory::is_locked(&status, &job) {
+            let measured = memory::measure(&self.pfod, permit.asker(), &job).await?;
+            self.calibrations.set_driver(status.daemon.driver);
+            for rank in &job.ranks {
+                if let Some(of) = self.calibrations.of_asker(permit.asker(), &job, rank) {
+                    self.calibrations.set_memory_lock(&of, measured);
+                }
+            }
+        }
+        self.calibrated(permit, &job).await
+    }
+
+    /// Keeps what is known now, and answers with that of a job's GPUs.
+    async fn calibrated(&self, permit: &Permit, job: &JobView) -> Served {
+        let kept = Arc::clone(&self.calibrations);
         away(move || kept.keep().map_err(|error| internal(&error))).await?;
-        let mut measured = calibrations.list(permit.only_of());
+        let mut measured = self.calibrations.list(permit.only_of());
         measured.retain(|one| job.ranks.iter().any(|rank| rank.gpu_model == one.gpu_model));
         Ok(AgentResponse::Calibrations(measured))
     }
@@ -377,6 +436,37 @@ impl Services {
             Ordered::Begun(attended) => AgentResponse::Sweep(Box::new(attended.rest().await)),
         })
     }
+}
+
+/// Guards all of a job, or ends that.
+async fn guard_whole(
+    fleet: &Fleet,
+    permit: &Permit,
+    job: &JobView,
+    max_slowdown: Option<f64>,
+) -> Served {
+    fleet.guard(permit.uid(), job, max_slowdown).await?;
+    let (user, uid, pid) = (permit.user(), permit.uid().0, permit.pid().0);
+    let key = JobKey::of(job);
+    Ok(AgentResponse::Guarded(max_slowdown.map(|max_slowdown| {
+        tracing::info!(
+            uid, pid, job = %key.name,
+            "{user} allowed the plans of {key} a slowdown of {:.1} % on all of its nodes",
+            100.0 * max_slowdown
+        );
+        GuardStatus { max_slowdown, ..GuardStatus::default() }
+    })))
+}
+
+/// Reports that all of a job is swapped, and why.
+fn swapped_whole(permit: &Permit, key: &JobKey, swapped: FleetSwapped, why: &str) -> AgentResponse {
+    let (user, step) = (permit.user(), swapped.step);
+    tracing::info!(
+        name: journal::SWAPPED,
+        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
+        "{user} swaps {key} on all of its nodes at step {step}{why}"
+    );
+    AgentResponse::FleetSwapped(swapped)
 }
 
 fn report_swap(permit: &Permit, key: &JobKey, swapped: &Swapped, why: &str) {
@@ -414,11 +504,11 @@ fn stage_times(profile: &[u8], stages: usize) -> Result<Vec<StageTimes>, Refusal
 }
 
 /// Checks that others can be shown a label, in tables and logs.
-fn check_label(label: &str) -> Result<(), Refusal> {
+pub(super) fn check_label(label: &str) -> Result<(), Refusal> {
     let wrong = match label.len() {
         1..=LONGEST_LABEL if !label.contains(char::is_control) => return Ok(()),
         1..=LONGEST_LABEL => format!("the label {label:?} is not one line of text"),
         length => format!("the label has {length} bytes, not 1 to {LONGEST_LABEL}"),
     };
-    Err(Refusal::new(RefusalCode::Malformed, wrong, "give the frontier another label"))
+    Err(Refusal::new(RefusalCode::Malformed, wrong, "give it another label"))
 }

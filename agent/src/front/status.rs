@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pfo_protocol::{AgentStatus, FleetJob, Pid, SlowRank, Uid, WatchedJob};
+use pfo_protocol::{AgentStatus, FleetJob, GuardStatus, Pid, SlowRank, Uid, WatchedJob};
 
 use crate::authority::Permit;
 use crate::front::Services;
@@ -12,17 +12,20 @@ use crate::job::JobKey;
 pub(super) async fn status(services: &Services, permit: &Permit) -> Box<AgentStatus> {
     let only_of = permit.only_of();
     let whole = match &services.fleet {
-        Some(fleet) => fleet.statuses(only_of).await,
-        None => BTreeMap::new(),
+        Some(fleet) => (fleet.statuses(only_of).await, fleet.guards(only_of).await),
+        None => (BTreeMap::new(), BTreeMap::new()),
     };
     Box::new(status_of(services, only_of, whole))
 }
+
+/// What is known of whole jobs, and how the slowdowns that were allowed to them are kept.
+pub(crate) type Whole = (BTreeMap<JobKey, FleetJob>, BTreeMap<JobKey, GuardStatus>);
 
 /// What the agent knows of the jobs of one user or of all, with what is known of whole jobs.
 pub(crate) fn status_of(
     services: &Services,
     only_of: Option<Uid>,
-    whole: BTreeMap<JobKey, FleetJob>,
+    (whole, whole_guards): Whole,
 ) -> AgentStatus {
     let Services { started, stragglers, watcher, guards, .. } = services;
     let mut jobs: BTreeMap<JobKey, WatchedJob> = BTreeMap::new();
@@ -36,11 +39,18 @@ pub(crate) fn status_of(
     for (key, frontier) in stragglers.statuses(only_of) {
         jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).frontier = Some(frontier);
     }
-    for (key, guard) in guards.statuses(only_of) {
+    for (key, guard) in guards.statuses(only_of).into_iter().chain(whole_guards) {
         jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).guard = Some(guard);
     }
+    for (key, plan) in services.first_plans.statuses(only_of) {
+        jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).first_plan = Some(plan);
+    }
     for (key, whole) in whole {
-        jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).fleet = Some(whole);
+        let job = jobs.entry(key.clone()).or_insert_with(|| unwatched(&key));
+        if let Some(frontier) = &mut job.frontier {
+            (frontier.straggler, frontier.auto) = (whole.straggler, whole.answered_by.is_some());
+        }
+        job.fleet = Some(whole);
     }
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -54,5 +64,6 @@ pub(crate) fn status_of(
 fn unwatched(key: &JobKey) -> WatchedJob {
     let JobKey { uid, name: job } = key.clone();
     let slow = Vec::new();
-    WatchedJob { job, uid, frontier: None, drift: None, slow, guard: None, fleet: None }
+    let (frontier, drift, guard, fleet, first_plan) = (None, None, None, None, None);
+    WatchedJob { job, uid, frontier, drift, slow, guard, fleet, first_plan }
 }

@@ -26,12 +26,23 @@ pub(super) enum Verdict {
 }
 
 impl Comparisons {
+    /// These, the newest last.
+    pub(super) fn of(slowdowns: &[f64]) -> Self {
+        Self(slowdowns.iter().rev().take(KEPT).rev().copied().collect())
+    }
+
+    /// The slowdown that a turn at default clocks between two turns of the plan shows, by their step
+    /// times in seconds.
+    pub(super) fn slowdown(default_s: f64, plan_s: [f64; 2]) -> f64 {
+        (plan_s[0] + plan_s[1]) / 2.0 / default_s - 1.0
+    }
+
     /// Takes the step times of a turn at default clocks between two turns of the plan, in seconds.
     pub(super) fn take(&mut self, default_s: f64, plan_s: [f64; 2]) {
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
-        self.0.push_back((plan_s[0] + plan_s[1]) / 2.0 / default_s - 1.0);
+        self.0.push_back(Self::slowdown(default_s, plan_s));
     }
 
     /// The mean slowdown; none before the first comparison.

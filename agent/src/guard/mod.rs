@@ -7,6 +7,8 @@ mod file;
 mod guards;
 mod runner;
 mod turns;
+mod whole;
 
 pub(crate) use file::GuardFile;
 pub(crate) use guards::{GuardMeans, Guards};
+pub(crate) use whole::run as guard_whole_jobs;

@@ -100,7 +100,7 @@ pub(super) async fn run(
 }
 
 /// The step that every rank has begun.
-fn first_step(job: &JobView) -> Option<u64> {
+pub(super) fn first_step(job: &JobView) -> Option<u64> {
     job.ranks.iter().map(|rank| rank.step).min().flatten()
 }
 
@@ -285,7 +285,7 @@ async fn trial(
 }
 
 /// The mean time of a step, in seconds.
-fn step_s(trial: &TrialResult) -> f64 {
+pub(super) fn step_s(trial: &TrialResult) -> f64 {
     trial.steps.iter().map(|step| step.time_s).sum::<f64>() / trial.steps.len().max(1) as f64
 }
 
@@ -330,7 +330,7 @@ fn note_corrected(guards: &Guards, key: &JobKey, corrected: Option<Corrected>) {
     }
 }
 
-fn no_table() -> Refusal {
+pub(super) fn no_table() -> Refusal {
     let message = "its clocks are not known";
     Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
 }

@@ -6,8 +6,9 @@
 
 use pfo_protocol::TrialLength;
 
-/// A turn of the plan, before and after that at default clocks.
-pub(super) const PLAN_TURN: TrialLength = TrialLength { settling_steps: 1, steps: 4 };
+/// A turn of the plan, before and after that at default clocks. `pfod` asks for clocks ahead of time
+/// from the fourth step under a plan.
+pub(super) const PLAN_TURN: TrialLength = TrialLength { settling_steps: 4, steps: 4 };
 
 /// The turn at default clocks.
 pub(super) const DEFAULT_TURN: TrialLength = TrialLength { settling_steps: 1, steps: 2 };
@@ -26,6 +27,8 @@ const LEAST_STEPS: u64 = 20;
 pub(super) struct Turns {
     began: u64,
     spent: f64,
+    /// Steps at default clocks that the next comparison takes.
+    cost: f64,
     /// The step, and the time in seconds, from which the step time is taken.
     since: (u64, f64),
     /// The step time of the plan at the last comparison, in seconds.
@@ -37,7 +40,24 @@ pub(super) struct Turns {
 impl Turns {
     /// From a step on, at a time in seconds.
     pub(super) fn from(step: u64, now_s: f64) -> Self {
-        Self { began: step, spent: 0.0, since: (step, now_s), usual_s: None, soon: true }
+        let (spent, cost) = (0.0, COST);
+        Self { began: step, spent, cost, since: (step, now_s), usual_s: None, soon: true }
+    }
+
+    /// From a step on, of which comparisons have taken some since; the next one takes this many, and is
+    /// not to wait for its turn if it is to be soon. It is this step now, at a time in seconds.
+    pub(super) fn going_on(
+        (began, spent, cost): (u64, u64, u64),
+        soon: bool,
+        (step, now_s): (u64, f64),
+    ) -> Self {
+        let cost = COST.max(cost as f64);
+        Self { began, spent: spent as f64, cost, since: (step, now_s), usual_s: None, soon }
+    }
+
+    /// A step of the plan takes this long, in seconds, if that is known.
+    pub(super) fn expect(&mut self, usual_s: Option<f64>) {
+        self.usual_s = usual_s;
     }
 
     /// The same for the plan that takes the place of this one now.
@@ -51,8 +71,8 @@ impl Turns {
     pub(super) fn is_due(&mut self, step: u64, now_s: f64, share: f64, limit: f64) -> bool {
         let earned = step.saturating_sub(self.began) as f64 * share;
         self.soon |= self.has_slowed_down(step, now_s, limit);
-        let advance = if self.soon { COST * BURST } else { 0.0 };
-        self.spent + COST <= earned + advance
+        let advance = if self.soon { self.cost * BURST } else { 0.0 };
+        self.spent + self.cost <= earned + advance
     }
 
     /// Whether steps take longer than at the last comparison, by more than half of the limit.
@@ -70,13 +90,13 @@ impl Turns {
     /// A comparison has taken place, in which a step of the plan took this long, in seconds. `soon`
     /// says whether another one is to follow.
     pub(super) fn compared(&mut self, step: u64, now_s: f64, plan_s: f64, soon: bool) {
-        self.spent += COST;
+        self.spent += self.cost;
         (self.since, self.usual_s, self.soon) = ((step, now_s), Some(plan_s), soon);
     }
 
     /// A comparison that came to nothing is paid for, too.
     pub(super) fn failed(&mut self) {
-        self.spent += COST;
+        self.spent += self.cost;
         self.soon = false;
     }
 }
@@ -123,6 +143,15 @@ mod tests {
         let steps = compared(slower, false);
         let first = steps.iter().find(|step| **step >= 1500).unwrap();
         assert!(*first < 1500 + 3 * LEAST_STEPS, "{steps:?}");
+    }
+
+    #[test]
+    fn what_comparisons_cost_is_what_they_took_and_who_goes_on_knows_it() {
+        let due = |spent, soon, step| {
+            Turns::going_on((1000, spent, 40), soon, (step, 0.0)).is_due(step, 0.0, SHARE, LIMIT)
+        };
+        assert!(due(0, true, 1001) && due(80, true, 1001) && !due(120, true, 1001));
+        assert!(!due(40, false, 1000 + 15_999) && due(40, false, 1000 + 16_000));
     }
 
     #[test]

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use pfo_protocol::{
-    JobView, Pid, PlanStatus, SavedEnergy, SavingsBy, SavingsQuery, SavingsReport, SavingsRow, Uid,
+    GpuStatus, JobView, Pid, PlanStatus, SavedEnergy, SavingsBy, SavingsQuery, SavingsReport,
+    SavingsRow, Uid,
 };
 use pfo_service::{boot_id, lock, unix_s};
 
@@ -28,6 +29,9 @@ use crate::settings::InForce;
 
 /// How long to wait before a file that failed is tried again.
 const PAUSE: Duration = Duration::from_secs(60);
+
+/// How often to look at the GPUs of jobs that run plans.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Rows of each kind that wait for a file that cannot be written.
 const MOST_WAITING: usize = 4096;
@@ -60,6 +64,8 @@ struct Seen {
     comparisons: VecDeque<(Work, Compared)>,
     /// Not before then is the file tried again.
     pause_until: Option<Instant>,
+    /// Not before then are the GPUs looked at again.
+    look_after: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +104,27 @@ impl Ledger {
         let waits =
             seen.next_run.is_some() || !seen.entries.is_empty() || !seen.comparisons.is_empty();
         waits && seen.pause_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Whether a job runs a plan, and it is time for a look at its GPUs.
+    pub(crate) fn wants_gpus(&self) -> bool {
+        let mut seen = lock(&self.seen);
+        let now = Instant::now();
+        if !seen.windows.is_collecting() || seen.look_after.is_some_and(|after| now < after) {
+            return false;
+        }
+        seen.look_after = now.checked_add(LOOK_EVERY);
+        true
+    }
+
+    /// Takes a look at the GPUs of all jobs.
+    pub(crate) fn see_gpus(&self, jobs: &[JobView], gpus: &[GpuStatus]) {
+        lock(&self.seen).windows.see_gpus(jobs, gpus, unix_s(SystemTime::now()));
+    }
+
+    /// Takes what a job gave up for a power budget since the last time.
+    pub(crate) fn give(&self, key: &JobKey, given_j: f64, lost_s: f64) {
+        lock(&self.seen).windows.give(key, given_j, lost_s);
     }
 
     /// Takes a comparison of a plan of a job with default clocks.

@@ -6,7 +6,7 @@ use pfo_protocol::{SavedEnergy, Savings, SavingsBy, SavingsRow, Uid};
 
 use crate::ledger::comparison::Compared;
 use crate::ledger::saving::{Estimate, Interval, Used};
-use crate::ledger::windows::{Entry, Work};
+use crate::ledger::windows::{Entry, Heat, Work};
 
 const DAY_S: u64 = 86_400;
 
@@ -37,12 +37,16 @@ pub(super) struct Measured {
     pub(super) steps: u64,
     pub(super) time_s: f64,
     pub(super) energy_j: Option<f64>,
+    pub(super) heat: Heat,
+    pub(super) given_j: f64,
+    pub(super) lost_s: f64,
 }
 
 impl Measured {
     pub(super) fn of(entry: &Entry) -> Self {
         let Entry { from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = *entry;
-        Self { from_unix_s, until_unix_s, steps, time_s, energy_j }
+        let Entry { heat, given_j, lost_s, .. } = *entry;
+        Self { from_unix_s, until_unix_s, steps, time_s, energy_j, heat, given_j, lost_s }
     }
 
     fn at_unix_s(&self) -> u64 {
@@ -99,12 +103,16 @@ pub(super) fn total(known: &[Known]) -> Savings {
 
 fn savings<'a>(parts: impl Iterator<Item = (&'a [Compared], &'a [Measured])>) -> Savings {
     let (mut savings, mut estimates) = (Savings::default(), Vec::new());
+    let mut heat = Heat::default();
     for (comparisons, windows) in parts {
         let used: Vec<_> = windows.iter().filter_map(used).collect();
         let energy_j: f64 = used.iter().map(|used| used.energy_j).sum();
         for measured in windows {
             savings.steps = savings.steps.saturating_add(measured.steps);
             savings.time_s += measured.time_s;
+            heat = heat.and(measured.heat);
+            savings.given_j += measured.given_j;
+            savings.lost_s += measured.lost_s;
         }
         savings.energy_j += energy_j;
         savings.comparisons = savings.comparisons.saturating_add(comparisons.len() as u64);
@@ -113,6 +121,7 @@ fn savings<'a>(parts: impl Iterator<Item = (&'a [Compared], &'a [Measured])>) ->
             estimates.push(estimate);
         }
     }
+    (savings.throttled_s, savings.hottest_c) = (heat.throttled_s, heat.hottest_c);
     savings.saved = Interval::of(&estimates).map(|interval| SavedEnergy {
         low_j: interval.low,
         estimate_j: interval.estimate,

@@ -10,10 +10,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transac
 
 use crate::ledger::comparison::{Compared, Turn};
 use crate::ledger::query::{Known, Measured};
-use crate::ledger::windows::{Entry, Reached, Work};
+use crate::ledger::windows::{Entry, Heat, Reached, Work};
 
 /// The version of the tables, which later agents upgrade.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const TABLES: &str = "
 CREATE TABLE works (
@@ -45,6 +45,16 @@ CREATE TRIGGER windows_stay BEFORE UPDATE ON windows BEGIN SELECT RAISE(ABORT, '
 CREATE TRIGGER comparisons_stay BEFORE UPDATE ON comparisons BEGIN SELECT RAISE(ABORT, 'rows stay'); END;
 PRAGMA user_version = 1;
 ";
+
+/// From each version to the next one. Version 2 knows how hot GPUs were, and what was given up for power
+/// budgets; what version 1 wrote does not.
+const UPGRADES: [&str; 1] = ["
+ALTER TABLE windows ADD COLUMN throttled_s REAL;
+ALTER TABLE windows ADD COLUMN hottest_c INTEGER;
+ALTER TABLE windows ADD COLUMN given_j REAL NOT NULL DEFAULT 0;
+ALTER TABLE windows ADD COLUMN lost_s REAL NOT NULL DEFAULT 0;
+PRAGMA user_version = 2;
+"];
 
 /// How long another process may keep the file.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -98,10 +108,15 @@ impl Store {
         }
         let version = |of: &Connection| of.query_row("PRAGMA user_version", [], |row| row.get(0));
         match version(&connection)? {
-            0_u32 => {
-                let created = connection.transaction()?;
-                created.execute_batch(TABLES)?;
-                created.commit()?;
+            before @ 0..VERSION => {
+                let upgraded = connection.transaction()?;
+                if before == 0 {
+                    upgraded.execute_batch(TABLES)?;
+                }
+                for upgrade in UPGRADES.iter().skip(before.saturating_sub(1) as usize) {
+                    upgraded.execute_batch(upgrade)?;
+                }
+                upgraded.commit()?;
             }
             VERSION => {}
             other => {
@@ -126,12 +141,25 @@ impl Store {
             let reached = serde_json::to_string(&entry.reached).unwrap_or_default();
             let work = id_of(&rows, &entry.work)?;
             let Entry { run, from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = entry;
+            let Entry { heat, given_j, lost_s, .. } = entry;
             rows.prepare_cached(
                 "INSERT INTO windows (work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, \
-                 reached) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                 throttled_s, hottest_c, given_j, lost_s, reached) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?
             .execute(params![
-                work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, reached
+                work,
+                run,
+                from_unix_s,
+                until_unix_s,
+                steps,
+                time_s,
+                energy_j,
+                heat.throttled_s,
+                heat.hottest_c,
+                given_j,
+                lost_s,
+                reached
             ])?;
         }
         for (work, Compared { at_unix_s, default, plan }) in comparisons {
@@ -206,7 +234,8 @@ impl Store {
             known.insert(id, Known::of(&work));
         }
         let mut windows = self.0.prepare(&format!(
-            "SELECT work, from_unix_s, until_unix_s, steps, time_s, energy_j FROM windows \
+            "SELECT work, from_unix_s, until_unix_s, steps, time_s, energy_j, throttled_s, hottest_c, \
+             given_j, lost_s FROM windows \
              WHERE until_unix_s >= ?3 AND work IN (SELECT id {OF}) ORDER BY id"
         ))?;
         let rows = windows.query_map(params![uid, job, since_unix_s], |row| {
@@ -299,7 +328,9 @@ fn work_of(row: &Row<'_>) -> rusqlite::Result<Work> {
 fn measured_of(row: &Row<'_>) -> rusqlite::Result<Measured> {
     let (from_unix_s, until_unix_s) = (row.get(1)?, row.get(2)?);
     let (steps, time_s, energy_j) = (row.get(3)?, row.get(4)?, row.get(5)?);
-    Ok(Measured { from_unix_s, until_unix_s, steps, time_s, energy_j })
+    let heat = Heat { throttled_s: row.get(6)?, hottest_c: row.get(7)? };
+    let (given_j, lost_s) = (row.get(8)?, row.get(9)?);
+    Ok(Measured { from_unix_s, until_unix_s, steps, time_s, energy_j, heat, given_j, lost_s })
 }
 
 fn compared_of(row: &Row<'_>) -> rusqlite::Result<Compared> {
@@ -314,11 +345,19 @@ mod tests {
 
     fn entry(uid: u32, number: u64) -> Entry {
         let work = Work { uid: Uid(uid), job: "j".into(), plan: "p".into(), shape: "s".into() };
-        let (from_unix_s, until_unix_s) = (number, number + 1);
-        let reached =
-            vec![Reached { session: 1, swap: 1, steps: number, time_s: 1.0, energy_j: Some(1.0) }];
-        let (run, energy_j) = ("r".into(), Some(1.0));
-        Entry { work, run, from_unix_s, until_unix_s, steps: 1, time_s: 1.0, energy_j, reached }
+        let (time_s, energy_j) = (1.0, Some(1.0));
+        let reached = vec![Reached { session: 1, swap: 1, steps: number, time_s, energy_j }];
+        Entry {
+            until_unix_s: number + 1,
+            steps: 1,
+            time_s,
+            energy_j,
+            heat: Heat { throttled_s: Some(0.5), hottest_c: Some(61) },
+            given_j: 2.0,
+            lost_s: 0.5,
+            reached,
+            ..Entry::begin(work, "r".into(), number)
+        }
     }
 
     fn rows_of(store: &Store, uid: u32) -> Vec<u64> {
@@ -361,6 +400,34 @@ mod tests {
         store.bound(0, most).unwrap();
         assert!(used_bytes(&store.0.transaction().unwrap()).unwrap() <= most);
         assert_eq!(rows_of(&store, 2).len(), 100);
+    }
+
+    #[test]
+    fn a_ledger_of_the_version_before_is_written_on_and_has_given_nothing_and_no_heat() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("l");
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch(&format!(
+                "{TABLES} INSERT INTO works VALUES (1, 1, 'j', 'p', 's'); \
+                 INSERT INTO windows VALUES (1, 1, 'r', 4, 5, 6, 7.0, 8.0, '[]');"
+            ))
+            .unwrap();
+        let rows = |store: &Store| -> Vec<_> {
+            let known = store.known((Some(Uid(1)), None), 0).unwrap();
+            let rows = known.iter().flat_map(|known| &known.windows);
+            rows.map(|row| (row.from_unix_s, row.steps, row.heat, row.given_j, row.lost_s))
+                .collect()
+        };
+        let heat = Heat { throttled_s: Some(0.5), hottest_c: Some(61) };
+        let mut expected = vec![(4, 6, Heat::default(), 0.0, 0.0)];
+        for number in [9, 10] {
+            let mut store = Store::open(&path).unwrap();
+            store.append(&[entry(1, number)], &[]).unwrap();
+            expected.push((number, 1, heat, 2.0, 0.5));
+            assert_eq!(rows(&store), expected);
+        }
+        assert_eq!(rows(&Store::open(&path).unwrap()), expected);
     }
 
     #[test]

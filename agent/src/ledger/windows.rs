@@ -7,13 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
-use pfo_protocol::{JobView, PlanStatus, RankView, RankWindow, Uid};
+use pfo_protocol::{GpuStatus, JobView, PlanStatus, RankView, RankWindow, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::job::{JobKey, running};
 
 /// How long what is used is collected for one entry, in seconds.
 const ENTRY_S: u64 = 600;
+
+/// How long a look at the GPUs stands for the time since the one before, in seconds, at most.
+const LOOK_HOLDS_S: u64 = 30;
 
 /// Sessions that are remembered, beside those that last.
 const MOST_SESSIONS: usize = 4096;
@@ -69,7 +72,32 @@ pub(super) struct Entry {
     pub(super) time_s: f64,
     /// The energy of all ranks, in joules; none if one of them has no energy counter.
     pub(super) energy_j: Option<f64>,
+    pub(super) heat: Heat,
+    /// What was given up for a power budget: joules, and seconds at the job's own pace.
+    pub(super) given_j: f64,
+    pub(super) lost_s: f64,
     pub(super) reached: Vec<Reached>,
+}
+
+/// What kept the GPUs of a job from their clocks, and how hot they were, as looks at them saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Heat {
+    /// For how long one of them or more was slower than anybody asked for, in seconds; none without a
+    /// look.
+    pub(super) throttled_s: Option<f64>,
+    /// The highest temperature, in degrees Celsius.
+    pub(super) hottest_c: Option<u32>,
+}
+
+impl Heat {
+    /// Both together.
+    pub(super) fn and(self, other: Self) -> Self {
+        let sum = |one: Option<f64>, more: f64| Some(one.unwrap_or_default() + more);
+        Self {
+            throttled_s: other.throttled_s.map_or(self.throttled_s, |s| sum(self.throttled_s, s)),
+            hottest_c: self.hottest_c.max(other.hottest_c),
+        }
+    }
 }
 
 /// What is being collected.
@@ -78,6 +106,8 @@ pub(super) struct Windows {
     run: String,
     reached: BTreeMap<u64, Reached>,
     collecting: BTreeMap<JobKey, Entry>,
+    /// When somebody looked at the GPUs last.
+    looked_unix_s: u64,
 }
 
 impl Windows {
@@ -128,6 +158,38 @@ impl Windows {
         over
     }
 
+    /// Takes a look at the GPUs of all jobs. What holds now is taken to have held since the last look.
+    pub(super) fn see_gpus(&mut self, jobs: &[JobView], gpus: &[GpuStatus], now_unix_s: u64) {
+        let gpus: BTreeMap<_, _> = gpus.iter().map(|gpu| (&gpu.uuid, gpu)).collect();
+        for job in jobs {
+            let Some(entry) = self.collecting.get_mut(&JobKey::of(job)) else { continue };
+            let since = self.looked_unix_s.max(entry.from_unix_s);
+            let held_s = now_unix_s.saturating_sub(since).min(LOOK_HOLDS_S) as f64;
+            let here = || job.ranks.iter().filter_map(|rank| gpus.get(&rank.gpu_uuid));
+            if here().next().is_none() {
+                continue;
+            }
+            let throttled = here().any(|gpu| gpu.throttle_reasons != 0);
+            let hottest_c = here().filter_map(|gpu| gpu.temperature_c).max();
+            let throttled_s = Some(if throttled { held_s } else { 0.0 });
+            entry.heat = entry.heat.and(Heat { throttled_s, hottest_c });
+        }
+        self.looked_unix_s = now_unix_s;
+    }
+
+    /// Whether a job runs a plan.
+    pub(super) fn is_collecting(&self) -> bool {
+        !self.collecting.is_empty()
+    }
+
+    /// Takes what a job gave up for a power budget, under the plan that it runs.
+    pub(super) fn give(&mut self, key: &JobKey, given_j: f64, lost_s: f64) {
+        if let Some(entry) = self.collecting.get_mut(key) {
+            entry.given_j += given_j;
+            entry.lost_s += lost_s;
+        }
+    }
+
     /// What is being collected.
     pub(super) fn collecting(&self) -> impl Iterator<Item = &Entry> {
         self.collecting.values().filter(|entry| !entry.reached.is_empty())
@@ -173,10 +235,23 @@ impl Windows {
 }
 
 impl Entry {
-    fn begin(work: Work, run: String, now_unix_s: u64) -> Self {
+    pub(super) fn begin(work: Work, run: String, now_unix_s: u64) -> Self {
         let (from_unix_s, until_unix_s) = (now_unix_s, now_unix_s);
         let (steps, time_s, energy_j, reached) = (0, 0.0, Some(0.0), Vec::new());
-        Self { work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, reached }
+        let (heat, given_j, lost_s) = (Heat::default(), 0.0, 0.0);
+        Self {
+            work,
+            run,
+            from_unix_s,
+            until_unix_s,
+            steps,
+            time_s,
+            energy_j,
+            heat,
+            given_j,
+            lost_s,
+            reached,
+        }
     }
 
     fn add(&mut self, is_first: bool, used: RankWindow, now: Reached) {
@@ -192,10 +267,65 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::DriverUse;
     use proptest::prelude::*;
 
     use super::*;
     use crate::ledger::example::example as job;
+
+    fn gpu(job: &JobView, throttle_reasons: u64, temperature_c: Option<u32>) -> GpuStatus {
+        GpuStatus {
+            index: 0,
+            uuid: job.ranks[0].gpu_uuid.clone(),
+            pci_bus_id: "00000000:01:00.0".parse().unwrap(),
+            model: "A40".into(),
+            mig: false,
+            requested_mhz: None,
+            observed_mhz: None,
+            memory_locked_mhz: None,
+            power_w: None,
+            power_limit_w: None,
+            holder: None,
+            problem: None,
+            leased: true,
+            driver_use: DriverUse::default(),
+            throttle_reasons,
+            temperature_c,
+        }
+    }
+
+    #[test]
+    fn a_look_at_the_gpus_holds_since_the_one_before_and_no_longer_than_half_a_minute() {
+        let mut windows = begun("a", vec![]);
+        let run = |steps| job("p", 1, 7, steps);
+        windows.see(&[run(1)], 100);
+        let mut see = |now_unix_s, reasons, temperature_c| {
+            windows.see(&[run(now_unix_s)], now_unix_s);
+            windows.see_gpus(
+                &[run(now_unix_s)],
+                &[gpu(&run(1), reasons, temperature_c)],
+                now_unix_s,
+            );
+            windows.collecting().next().unwrap().heat
+        };
+        let heat = |s, hottest_c| Heat { throttled_s: Some(s), hottest_c };
+        assert_eq!(see(104, 0, None), heat(0.0, None));
+        assert_eq!(see(110, 8, Some(70)), heat(6.0, Some(70)));
+        assert_eq!(see(120, 0, Some(60)), heat(6.0, Some(70)));
+        assert_eq!(see(400, 8, Some(71)), heat(36.0, Some(71)), "nobody looked for minutes");
+    }
+
+    #[test]
+    fn where_nobody_looks_at_the_gpus_nothing_is_known_of_their_heat() {
+        let mut windows = begun("a", vec![]);
+        windows.see(&[job("p", 1, 7, 1)], 100);
+        let other = GpuStatus {
+            uuid: "GPU-other".parse().unwrap(),
+            ..gpu(&job("p", 1, 7, 1), 8, Some(90))
+        };
+        windows.see_gpus(&[job("p", 1, 7, 2)], &[other], 110);
+        assert_eq!(windows.collecting().next().unwrap().heat, Heat::default());
+    }
 
     fn begun(run: &str, reached: Vec<Reached>) -> Windows {
         let mut windows = Windows::default();

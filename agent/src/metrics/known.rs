@@ -56,8 +56,8 @@ impl Known {
     pub(super) async fn now(services: &Services, questions: &Questions) -> Self {
         let fleet = async {
             match &services.fleet {
-                Some(fleet) => fleet.parts_shown().await,
-                None => BTreeMap::new(),
+                Some(fleet) => (fleet.parts_shown().await, fleet.guards(None).await),
+                None => (BTreeMap::new(), BTreeMap::new()),
             }
         };
         let ledger = Arc::clone(&services.ledger);

@@ -1,8 +1,10 @@
-//! What the agent asks in its own name: it reads everything, of every user, and changes nothing.
+//! What the agent asks in its own name: it reads everything, of every user, and changes nothing but how much
+//! power GPUs may draw for a budget.
 
 use pfo_protocol::{ClockTable, GpuListing, JobSelector, JobView, Request, Response, Status};
 use tokio::sync::Mutex;
 
+use crate::job::JobKey;
 use crate::pfod::connection::{Connection, Pfod, unexpected};
 use crate::pfod::error::PfodError;
 
@@ -27,6 +29,14 @@ impl Questions {
             Response::Jobs(jobs) => Ok(jobs),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// One job; none if the node has none of that key.
+    ///
+    /// # Errors
+    /// If `pfod` does not answer.
+    pub(crate) async fn job(&self, key: &JobKey) -> Result<Option<JobView>, PfodError> {
+        Ok(self.jobs().await?.into_iter().find(|job| JobKey::of(job) == *key))
     }
 
     /// The clock table that a job runs; none at default clocks and for plans without one.

@@ -9,6 +9,7 @@ mod found;
 mod instructions;
 mod looks;
 mod observed;
+mod own_order;
 mod recorded;
 mod recorder;
 mod regression;
@@ -19,6 +20,7 @@ mod trial;
 
 pub(crate) use looks::{Looks, Piece, Shown};
 pub(crate) use observed::observe;
+pub(crate) use own_order::own_order;
 pub(crate) use regression::Solution;
 pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
 pub(crate) use spread::Spread;

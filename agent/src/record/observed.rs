@@ -7,9 +7,11 @@ use crate::job::JobKey;
 use crate::pfod::{Pfod, PfodError, Questions};
 use crate::record::recorded::{Recorded, StepMark};
 use crate::record::recorder::{Outcome, RecordedRanks};
+use crate::record::samples::TrialSamples;
 use crate::record::trial::{Tap, disturbed, together};
 
-/// Measures steps that have yet to begin, and waits until they are over.
+/// Measures steps that have yet to begin, and waits until they are over. `room` is for how many
+/// instructions of each rank are kept one by one, if they are to be kept.
 ///
 /// # Errors
 /// If the job does not get to their end as it began, or the tap missed some of it.
@@ -17,11 +19,11 @@ pub(crate) async fn observe(
     pfod: &Pfod,
     questions: &Questions,
     key: &JobKey,
-    first_step: u64,
-    steps: u32,
-) -> Result<RecordedTrial, PfodError> {
+    (first_step, steps): (u64, u32),
+    room: Option<usize>,
+) -> Result<(RecordedTrial, TrialSamples), PfodError> {
     let before = find(questions, key).await?;
-    let mut tap = Tap::open(pfod, key, None).await?;
+    let mut tap = Tap::open(pfod, key, room).await?;
     let ranks: Vec<_> = before.ranks.iter().map(|rank| rank.position.rank).collect();
     tap.begin(&ranks, first_step, steps).await;
     tap.until_complete().await?;
@@ -35,11 +37,11 @@ pub(crate) async fn observe(
         return Err(disturbed(format!("{key} had its plan suspended: {why}")).into());
     }
     let trial = windows(job, first_step, steps, &recorded);
-    Ok(together(key, trial, recorded)?.0)
+    Ok(together(key, trial, recorded)?)
 }
 
 async fn find(questions: &Questions, key: &JobKey) -> Result<JobView, PfodError> {
-    let job = questions.jobs().await?.into_iter().find(|job| JobKey::of(job) == *key);
+    let job = questions.job(key).await?;
     Ok(job.ok_or_else(|| disturbed(format!("{key} has no rank on this node")))?)
 }
 

@@ -29,6 +29,16 @@ impl TrialSamples {
         }
     }
 
+    /// Adds those of others.
+    pub(crate) fn append(&mut self, mut others: Self) {
+        self.0.append(&mut others.0);
+    }
+
+    /// Puts them in the order of their ranks.
+    pub(crate) fn sort(&mut self) {
+        self.0.make_contiguous().sort_by_key(|of_rank| of_rank.rank);
+    }
+
     /// Takes out the next ones.
     pub(crate) fn next_page(&mut self) -> Option<SamplePage> {
         let RankSamples { rank, samples, dropped } = self.0.front_mut()?;

@@ -20,6 +20,14 @@ impl Default for Spread {
     }
 }
 
+impl FromIterator<f64> for Spread {
+    fn from_iter<T: IntoIterator<Item = f64>>(figures: T) -> Self {
+        let mut spread = Self::default();
+        figures.into_iter().for_each(|figure| spread.add(figure));
+        spread
+    }
+}
+
 impl Spread {
     pub(crate) fn add(&mut self, figure: f64) {
         if self.count.is_multiple_of(self.stride) {
@@ -55,6 +63,11 @@ impl Spread {
         } else {
             (self.squares / self.count.saturating_sub(1) as f64).sqrt()
         }
+    }
+
+    /// The standard error of their mean; 0 of fewer than two.
+    pub(crate) fn error_of_mean(&self) -> f64 {
+        self.deviation() / (self.count.max(1) as f64).sqrt()
     }
 
     /// The mean of the middle half, from a few hundred of them spread over all; 0 of none. Unlike the

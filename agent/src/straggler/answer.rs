@@ -45,18 +45,27 @@ impl Stragglers {
             Some(answered) => answered.before,
             None => self.running(&known.key).await?,
         };
-        let conditions = known.conditions();
-        let plan = match conditions.is_empty() {
-            true => self.make(&known, move |frontier| frontier.plan_for(straggler)).await?,
-            false => {
-                let make =
-                    move |frontier: &JobFrontier| frontier.plan_for_now(straggler, &conditions);
-                self.make(&known, make).await?.said(&known.key)
-            }
-        };
+        let plan = self.made_for(&known, straggler).await?;
         let (factor, found) = (straggler.factor(), SlowStages::new());
         let change = Change::to(plan, Answered::now(factor, before, found), wait);
         Ok(self.swap(asker, &known, change).await?)
+    }
+
+    /// The plan that takes a straggler's time, as the job runs now.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub(super) async fn made_for(
+        &self,
+        known: &FrontierJob,
+        straggler: Straggler,
+    ) -> Result<Labelled, Refusal> {
+        let conditions = known.conditions();
+        if conditions.is_empty() {
+            return self.make(known, move |frontier| frontier.plan_for(straggler)).await;
+        }
+        let make = move |frontier: &JobFrontier| frontier.plan_for_now(straggler, &conditions);
+        Ok(self.make(known, make).await?.said(&known.key))
     }
 
     /// Swaps back to what the job ran before the straggler.
@@ -137,8 +146,7 @@ impl Stragglers {
 
     /// What a job runs now; none at default clocks and for plans without a clock table.
     async fn running(&self, key: &JobKey) -> Result<Option<Labelled>, PfodError> {
-        let jobs = self.questions.jobs().await?;
-        let plan = jobs.into_iter().find(|job| JobKey::of(job) == *key).and_then(|job| job.plan);
+        let plan = self.questions.job(key).await?.and_then(|job| job.plan);
         let Some(PlanStatus { label, .. }) = plan else { return Ok(None) };
         let table = self.questions.plan(key.selector()).await?;
         Ok(table.map(|table| Labelled { label, table }))

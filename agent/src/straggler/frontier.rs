@@ -286,6 +286,7 @@ pub(crate) mod tests {
                 tp_degree: 1,
             },
             session: SessionId(u64::from(stage) + 1),
+            run: None,
             gpu_uuid: format!("GPU-{stage}").parse().unwrap(),
             gpu_model: "A100".into(),
             sm_clocks: [900, 1200, 1410].map(Mhz).to_vec(),

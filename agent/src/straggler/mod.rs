@@ -9,6 +9,7 @@ mod pace;
 mod points;
 mod replan;
 mod table;
+mod whole;
 
 use std::collections::BTreeMap;
 

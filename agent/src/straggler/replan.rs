@@ -186,7 +186,7 @@ impl JobFrontier {
         let frontier = self.frontier();
         let stages = LEAST_STAGES.max(self.stages() as usize);
         let work = frontier.pipeline().num_instructions().saturating_mul(stages);
-        let has_late_clocks = frontier.plan(0).map_err(wrong)?.delays.switch_latency_s > 0.0;
+        let has_late_clocks = frontier.plan(0).map_err(wrong)?.delays.make_changes_late();
         check_work(work, has_late_clocks)
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Labelled {
 impl Labelled {
     /// # Errors
     /// If no GPU could run the plan.
-    pub(super) fn of(label: String, plan: &Plan) -> Result<Self, Refusal> {
+    pub(crate) fn of(label: String, plan: &Plan) -> Result<Self, Refusal> {
         let predicted = plan.predicted.map(|predicted| Predicted {
             time_s: predicted.iteration_time_s,
             energy_j: predicted.iteration_energy_j,

@@ -11,6 +11,7 @@ mod file;
 mod ladder;
 mod obstacle;
 mod record;
+mod replicas;
 mod requests;
 mod rising;
 mod runner;

@@ -13,6 +13,7 @@ use crate::job::{JobKey, check_free};
 use crate::sweep::attended::Attended;
 use crate::sweep::ladder::ladder;
 use crate::sweep::record::SweepRecord;
+use crate::sweep::replicas;
 use crate::sweep::shape::{JobShape, allowed_clocks, allowed_on_all};
 use crate::sweep::sweeps::{Sweep, Sweeps};
 
@@ -124,7 +125,9 @@ fn begin(
     check_free(job)?;
     let count = clocks.len();
     let by = permit.user();
-    let mut record = SweepRecord::new(JobKey::of(job), by.uid, model, settings, shape, clocks);
+    let replicas = replicas::comparable(job, whole.as_ref());
+    let record = SweepRecord::new(JobKey::of(job), by.uid, model, settings, shape, clocks);
+    let mut record = record.over(replicas);
     record.attended = attended;
     let sweep = sweeps.start(record)?;
     tracing::info!(

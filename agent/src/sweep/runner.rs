@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::fleet::{WholeHold, fleet_of};
-use crate::job::{JobKey, check_free};
+use crate::job::check_free;
 use crate::pfod::{Asker, Connection, PfodError};
 use crate::record::{self, Order};
 use crate::sweep::record::SweepRecord;
@@ -40,7 +40,7 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
     let mut hopeful_since = Instant::now();
     let mut failures = 0_u32;
     while let Some(record) = sweep.record(run) {
-        let Some(what) = record.next().run() else {
+        let Some(what) = record.run() else {
             if let Some(Hold::Whole(hold)) = hold.take()
                 && let Err(refusal) = hold.end(false).await
             {
@@ -104,10 +104,10 @@ async fn measure(
             _ => None,
         };
         sweep.report(run, SweepState::Running);
-        let what = (what, record.length());
+        let what = (what, record.length(), false);
         let trial = Box::pin(fleet.trial(record.by_uid, &job, what, &mut held)).await;
         *hold = held.map(Hold::Whole);
-        return Ok(trial?);
+        return Ok(trial?.0);
     }
     // Only an administrator begins a sweep of another user's job.
     let administrator = record.by_uid != record.uid;
@@ -128,8 +128,7 @@ async fn measure(
 
 /// The job, with all of its ranks.
 async fn find_job(means: &Means, record: &SweepRecord) -> Result<JobView, PfodError> {
-    let jobs = means.questions.jobs().await?;
-    let job = jobs.into_iter().find(|job| JobKey::of(job) == record.key());
+    let job = means.questions.job(&record.key()).await?;
     let shape = match &job {
         Some(job) => match fleet_of(means.fleet.as_ref(), job) {
             Some(fleet) => JobShape::of_whole(job, &fleet.members(&record.key()).await?),

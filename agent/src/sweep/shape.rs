@@ -156,6 +156,7 @@ mod tests {
                 clocks: clocks.iter().copied().map(Mhz).collect(),
             },
             measures: false,
+            slow: Vec::new(),
         };
         let (one, other) = (member(1, &[900, 1200]), member(0, &[600, 1200, 1500]));
         let members = [("a", one), ("b", other)];

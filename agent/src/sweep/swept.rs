@@ -31,24 +31,24 @@ pub(crate) struct SweptClock {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SweptRow {
-    stage: Stage,
-    rank: Rank,
-    dp_rank: DpRank,
-    tp_rank: TpRank,
+    pub(super) stage: Stage,
+    pub(super) rank: Rank,
+    pub(super) dp_rank: DpRank,
+    pub(super) tp_rank: TpRank,
     #[serde(deserialize_with = "instruction")]
-    instruction: Instruction,
-    chunk: Chunk,
-    count: u64,
-    time_s: f64,
-    time_sd_s: f64,
-    energy_j: f64,
-    energy_sd_j: Option<f64>,
+    pub(super) instruction: Instruction,
+    pub(super) chunk: Chunk,
+    pub(super) count: u64,
+    pub(super) time_s: f64,
+    pub(super) time_sd_s: f64,
+    pub(super) energy_j: f64,
+    pub(super) energy_sd_j: Option<f64>,
     /// The clock that it really had, in MHz.
     #[serde(default)]
-    observed_mhz: Option<f64>,
+    pub(super) observed_mhz: Option<f64>,
     /// The share of its time for which a power limit kept the clock down.
     #[serde(default)]
-    throttled: Option<f64>,
+    pub(super) throttled: Option<f64>,
 }
 
 /// An instruction by name. Release 0.1 wrote `ForwardBackward` for `forward_backward`.

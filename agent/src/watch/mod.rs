@@ -6,15 +6,18 @@ mod deviation;
 mod drift;
 mod own_times;
 mod rank_reading;
+mod reference;
 mod report;
 mod slow_ranks;
 mod stage_times;
 mod tapped_times;
 mod watched;
 mod watcher;
+mod whole;
 
 pub(crate) use deviation::Limit;
 pub(crate) use stage_times::StageTimes;
+pub(crate) use tapped_times::Taps;
 pub(crate) use watched::Limits;
 pub(crate) use watcher::Watcher;
 #[cfg(feature = "fuzzing")]

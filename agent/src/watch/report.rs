@@ -1,6 +1,6 @@
 //! What the journal says of watched jobs.
 
-use pfo_protocol::{DriftStatus, DriftedRank, JobView, Rank, Swapped};
+use pfo_protocol::{DriftStatus, DriftedRank, FleetSwapped, JobView, Rank, Swapped};
 
 use crate::job::JobKey;
 use crate::journal;
@@ -59,5 +59,16 @@ pub(super) fn answered(key: &JobKey, slow_stages: usize, swapped: &Swapped) {
         name: journal::SWAPPED,
         job = %key.name, uid = key.uid.0, plan,
         "the agent swaps {key} to plan {plan} at step {step}: {slow_stages} of its stages are slow"
+    );
+}
+
+/// The agent has swapped what all nodes of a job run, by itself.
+pub(super) fn answered_whole(key: &JobKey, slow_stages: usize, swapped: &FleetSwapped) {
+    let (plan, step) = (swapped.plan.as_deref().unwrap_or("default clocks"), swapped.step);
+    tracing::info!(
+        name: journal::SWAPPED,
+        job = %key.name, uid = key.uid.0,
+        "the agent swaps {key} to {plan} on all of its nodes at step {step}: {slow_stages} of its \
+         stages are slow"
     );
 }

@@ -20,9 +20,9 @@ pub(super) type Times = Arc<Vec<StageTimes>>;
 
 /// Where taps come from, and where what they show of GPUs goes.
 #[derive(Clone, Debug)]
-pub(super) struct Taps {
-    pub(super) pfod: Pfod,
-    pub(super) calibrations: Arc<Calibrations>,
+pub(crate) struct Taps {
+    pub(crate) pfod: Pfod,
+    pub(crate) calibrations: Arc<Calibrations>,
 }
 
 /// The tap of a job, until this is dropped.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pfo_planner::Conditions;
 use pfo_protocol::{DriftStatus, JobView, Rank, RefusalCode};
 
 use crate::job::JobKey;
@@ -12,6 +13,7 @@ use crate::watch::conditions::RecentTimes;
 use crate::watch::deviation::Limit;
 use crate::watch::drift::{Drift, Look, Predicted};
 use crate::watch::rank_reading::{RankReading, whole_pipelines};
+use crate::watch::reference::Reference;
 use crate::watch::report;
 use crate::watch::slow_ranks::SlowRanks;
 use crate::watch::stage_times::StageTimes;
@@ -45,8 +47,10 @@ pub(super) struct Watched {
     recent: RecentTimes,
     /// The stages that were faster than profiled when a drift was seen, and the swap then.
     fast: (SlowStages, u64),
-    /// The frontier that the profiled times are from, and these.
-    times: Option<(Arc<FrontierJob>, Times)>,
+    /// What the profiled times are from, and these.
+    times: Option<(Reference, Times)>,
+    /// How the job runs beside that.
+    conditions: Conditions,
     /// The slow stages that were answered or left alone, and the swap that the job ran then.
     decided: Option<(SlowStages, u64)>,
 }
@@ -63,10 +67,10 @@ impl Watched {
         &mut self,
         taps: &Taps,
         job: &JobView,
-        frontier: Option<&Arc<FrontierJob>>,
+        (reference, answered): (Option<&Reference>, &SlowStages),
         limits: Limits,
     ) {
-        self.follow_times(taps, job, frontier);
+        self.follow_times(taps, job, reference);
         let readings: Vec<_> = job
             .ranks
             .iter()
@@ -75,15 +79,12 @@ impl Watched {
                 RankReading::of(rank, times.unwrap_or_default())
             })
             .collect();
-        let slow = self.slow.get_or_insert_with(|| {
-            let found = frontier.map(|frontier| frontier.answered_stages()).unwrap_or_default();
-            SlowRanks::again(&readings, &found)
-        });
+        let slow = self.slow.get_or_insert_with(|| SlowRanks::again(&readings, answered));
         for (rank, turn) in slow.look(&readings, limits.slow) {
             report::slow_rank(job, rank, turn);
         }
         self.seen.slow = slow.ranks();
-        self.note_conditions(job, &readings, frontier, limits);
+        self.note_conditions(job, &readings, (reference, answered), limits);
         let look = predicted(job)
             .map_or(Look::Near, |predicted| self.drift.look(&readings, predicted, limits.drift));
         match look {
@@ -99,21 +100,21 @@ impl Watched {
         }
     }
 
-    /// Notes with the frontier how the job runs beside its profile.
+    /// Notes how the job runs beside its profile.
     fn note_conditions(
         &mut self,
         job: &JobView,
         readings: &[RankReading],
-        frontier: Option<&Arc<FrontierJob>>,
+        (reference, answered): (Option<&Reference>, &SlowStages),
         limits: Limits,
     ) {
-        let Some((frontier, tap)) = frontier.zip(self.tap.as_ref()) else { return };
+        let Some((reference, tap)) = reference.zip(self.tap.as_ref()) else { return };
         self.recent.look(readings, limits.slow.steps, |reading| {
             tap.by_clock(reading.rank, reading.session)
         });
-        frontier.note(self.recent.conditions(frontier.profile()));
-        let is_answered = !frontier.answered_stages().is_empty();
-        if self.fast.1 != job.swap && !is_answered {
+        self.conditions = self.recent.conditions(reference.profile());
+        reference.note(self.conditions.clone());
+        if self.fast.1 != job.swap && answered.is_empty() {
             self.fast = (SlowStages::new(), job.swap);
         }
     }
@@ -123,15 +124,15 @@ impl Watched {
     }
 
     /// Taps the job's ranks where a profile says what their instructions should take.
-    fn follow_times(&mut self, taps: &Taps, job: &JobView, frontier: Option<&Arc<FrontierJob>>) {
-        let Some(frontier) = frontier else {
+    fn follow_times(&mut self, taps: &Taps, job: &JobView, reference: Option<&Reference>) {
+        let Some(reference) = reference else {
             (self.tap, self.times) = (None, None);
             return;
         };
-        let is_known = self.times.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, frontier));
+        let is_known = self.times.as_ref().is_some_and(|(known, _)| known.is(reference));
         if !is_known {
-            let times = Arc::new(StageTimes::of(frontier.profile()));
-            self.times = Some((Arc::clone(frontier), times));
+            let times = Arc::new(StageTimes::of(reference.profile()));
+            self.times = Some((reference.clone(), times));
         }
         let Some((_, times)) = &self.times else { return };
         if !self.tap.as_ref().is_some_and(|tap| tap.is_of(job, times)) {
@@ -141,6 +142,17 @@ impl Watched {
         }
     }
 
+    /// The stages on this node that do not run as they were profiled.
+    pub(super) fn stages(&self) -> SlowStages {
+        let slow = self.slow.as_ref().map(SlowRanks::stages).unwrap_or_default();
+        self.fast.0.iter().map(|(stage, share)| (*stage, *share)).chain(slow).collect()
+    }
+
+    /// How their instructions run beside the profile.
+    pub(super) fn conditions(&self) -> &Conditions {
+        &self.conditions
+    }
+
     /// Answers what has changed about slow stages, if it was not answered already.
     pub(super) async fn answer(
         &mut self,
@@ -148,11 +160,7 @@ impl Watched {
         job: &JobView,
         frontier: &Arc<FrontierJob>,
     ) {
-        let stages = || {
-            let slow = self.slow.as_ref().map(SlowRanks::stages).unwrap_or_default();
-            self.fast.0.iter().map(|(stage, share)| (*stage, *share)).chain(slow).collect()
-        };
-        let slow: SlowStages = if frontier.is_auto() { stages() } else { SlowStages::new() };
+        let slow = if frontier.is_auto() { self.stages() } else { SlowStages::new() };
         if frontier.answered_stages() == slow || !(slow.is_empty() || frontier.may_answer()) {
             return;
         }

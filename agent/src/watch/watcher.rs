@@ -11,14 +11,17 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
 use crate::budget::Budgets;
-use crate::calibration::{Calibrations, Told};
-use crate::fleet::Fleet;
+use crate::calibration::Told;
+use crate::first_plan::FirstPlans;
+use crate::fleet::{Fleet, fleet_of};
 use crate::job::JobKey;
 use crate::ledger::Ledger;
-use crate::pfod::{Connection, Pfod, PfodError, Questions, unexpected};
-use crate::straggler::Stragglers;
+use crate::pfod::{Connection, PfodError, Questions, unexpected};
+use crate::straggler::{SlowStages, Stragglers};
+use crate::watch::reference::Reference;
 use crate::watch::tapped_times::Taps;
 use crate::watch::watched::{Limits, Seen, Watched, is_watched};
+use crate::watch::whole::WatchedWhole;
 
 /// How often to look at jobs that run plans.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -36,6 +39,7 @@ pub(crate) struct Watcher {
     fleet: Option<Arc<Fleet>>,
     ledger: Arc<Ledger>,
     budgets: Arc<Budgets>,
+    first_plans: Arc<FirstPlans>,
     shown: Mutex<Shown>,
 }
 
@@ -47,16 +51,16 @@ struct Shown {
 
 impl Watcher {
     pub(crate) fn new(
-        pfod: Pfod,
+        taps: Taps,
         questions: Arc<Questions>,
         stragglers: Arc<Stragglers>,
-        calibrations: Arc<Calibrations>,
         fleet: Option<Arc<Fleet>>,
         ledger: Arc<Ledger>,
         budgets: Arc<Budgets>,
+        first_plans: Arc<FirstPlans>,
     ) -> Self {
-        let taps = Taps { pfod, calibrations };
-        Self { taps, questions, stragglers, fleet, ledger, budgets, shown: Mutex::default() }
+        let shown = Mutex::default();
+        Self { taps, questions, stragglers, fleet, ledger, budgets, first_plans, shown }
     }
 
     /// Every job that has a rank, and what was seen of it.
@@ -103,7 +107,7 @@ impl Watcher {
 
     async fn watch(
         &self,
-        watched: &mut BTreeMap<JobKey, Watched>,
+        watched: &mut BTreeMap<JobKey, OneWatched>,
         limits: &impl Fn() -> Limits,
     ) -> Result<std::convert::Infallible, PfodError> {
         let mut notices = self.taps.pfod.connect().await?;
@@ -124,10 +128,14 @@ impl Watcher {
             if let Some(fleet) = &self.fleet {
                 fleet.see(&jobs);
             }
+            self.first_plans.see();
             if self.ledger.see(&jobs) && writing.is_none() {
                 let ledger = Arc::clone(&self.ledger);
                 // Nothing here waits for a disk. A panic is reported where it is caught.
                 writing = Some(spawn_blocking(move || ledger.write()));
+            }
+            if self.ledger.wants_gpus() {
+                self.ledger.see_gpus(&jobs, &self.questions.status().await?.gpus);
             }
             let next = self.look(watched, &jobs, limits()).await;
             tokio::select! {
@@ -142,7 +150,7 @@ impl Watcher {
     /// Looks at every job. Returns when to look again at the latest, if none changes.
     async fn look(
         &self,
-        watched: &mut BTreeMap<JobKey, Watched>,
+        watched: &mut BTreeMap<JobKey, OneWatched>,
         jobs: &[JobView],
         limits: Limits,
     ) -> Option<Duration> {
@@ -150,23 +158,65 @@ impl Watcher {
         let running: Vec<_> = jobs.iter().filter(|job| is_watched(job)).collect();
         watched.retain(|key, _| running.iter().any(|job| JobKey::of(job) == *key));
         for job in &running {
-            let frontier = self.stragglers.of(job);
-            let watch = watched.entry(JobKey::of(job)).or_default();
-            watch.look(&self.taps, job, frontier.as_ref(), limits);
-            // Under a budget, slow stages are left to it.
-            let frontier = frontier.filter(|_| !self.budgets.binds(&JobKey::of(job)));
-            if let Some(frontier) = &frontier {
-                watch.answer(&self.stragglers, job, frontier).await;
+            let one = watched.entry(JobKey::of(job)).or_default();
+            match fleet_of(self.fleet.as_ref(), job) {
+                Some(fleet) => self.look_at_whole(one, fleet, job, limits).await,
+                None => self.look_at(&mut one.here, job, limits).await,
             }
         }
         let present = jobs.iter().filter(|job| !job.ranks.is_empty()).map(JobKey::of);
         let seen = |key: JobKey| {
-            let seen = watched.get(&key).map(|watch| watch.seen().clone());
+            let seen = watched.get(&key).map(|watch| watch.here.seen().clone());
             (key, seen.unwrap_or_default())
         };
         self.shown().jobs = present.map(seen).collect();
         if running.is_empty() { next } else { Some(LOOK_EVERY) }
     }
+}
+
+impl Watcher {
+    /// Looks at a job that is on this node alone.
+    async fn look_at(&self, watch: &mut Watched, job: &JobView, limits: Limits) {
+        let frontier = self.stragglers.of(job);
+        let reference = frontier.clone().map(Reference::Frontier);
+        let answered = frontier.as_ref().map(|frontier| frontier.answered_stages());
+        let compared = (reference.as_ref(), &answered.unwrap_or_default());
+        watch.look(&self.taps, job, compared, limits);
+        // Under a budget, slow stages are left to it.
+        let frontier = frontier.filter(|_| !self.budgets.binds(&JobKey::of(job)));
+        if let Some(frontier) = &frontier {
+            watch.answer(&self.stragglers, job, frontier).await;
+        }
+    }
+
+    /// Looks at what is on this node of a job that has ranks on other nodes, too.
+    async fn look_at_whole(
+        &self,
+        OneWatched { here, whole }: &mut OneWatched,
+        fleet: &Arc<Fleet>,
+        job: &JobView,
+        limits: Limits,
+    ) {
+        let key = JobKey::of(job);
+        let Some(stands) = fleet.stands(&key).await else { return };
+        let frontier = self.stragglers.of(job);
+        let reference = whole.reference(fleet, job, (&stands, frontier.as_ref()));
+        let answered = WatchedWhole::answered(&stands);
+        here.look(&self.taps, job, (reference.as_ref(), &answered), limits);
+        let is_watched = stands.standing.watch.is_some() && reference.is_some();
+        let slow = if is_watched { here.stages() } else { SlowStages::new() };
+        fleet.note_slow(&key, &slow, here.conditions());
+        if let Some(frontier) = frontier.filter(|_| !self.budgets.binds(&key)) {
+            whole.answer((fleet, &self.stragglers), job, (&stands, &frontier)).await;
+        }
+    }
+}
+
+/// A job that is watched: what is on this node, and the whole of it.
+#[derive(Debug, Default)]
+struct OneWatched {
+    here: Watched,
+    whole: WatchedWhole,
 }
 
 /// Waits until a write has ended.

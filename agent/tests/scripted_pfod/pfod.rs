@@ -68,6 +68,7 @@ pub(crate) fn job(uid: u32) -> JobView {
     let rank = RankView {
         position,
         session: SessionId(1),
+        run: None,
         gpu_uuid: "GPU-1".parse().unwrap(),
         gpu_model: "A100".into(),
         sm_clocks: [900, 1200, 1410].map(Mhz).to_vec(),
@@ -189,7 +190,7 @@ impl ScriptedPfod {
             Request::Jobs => Response::Jobs(vec![state.job.clone()]),
             Request::Gpus => Response::Gpus(Vec::new()),
             Request::Status => Response::Status(Box::new(status())),
-            Request::SettleTimes { .. } => Response::Done,
+            Request::SettleTimes { .. } | Request::PowerCap { .. } => Response::Done,
             Request::PlanRead(_) => Response::Plan(state.running.clone()),
             Request::Tap { .. } => Response::Tapped(vec![tapped(&state.job.ranks[0])]),
             Request::Trial { run, length, .. } => {

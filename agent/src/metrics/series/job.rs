@@ -236,7 +236,7 @@ fn whole<'a>() -> Vec<Series<Job<'a>>> {
         gauge(
             "pfo_job_nodes",
             None,
-            "Nodes of the job, as the store of the fleet knows them; absent for a job of one node.",
+            "Nodes of the job; from the node that has rank 0, and absent for a job of one node.",
             |job| {
                 fleet(job)
                     .filter(|fleet| !fleet.nodes.is_empty())
@@ -265,7 +265,10 @@ fn whole<'a>() -> Vec<Series<Job<'a>>> {
             None,
             "1 if the job cannot be changed as a whole, because ranks are missing or are there \
              twice, else 0; absent likewise.",
-            |job| flag(fleet(job)?.problem.is_some()),
+            |job| {
+                let watched = fleet(job).filter(|fleet| !fleet.nodes.is_empty());
+                flag(watched?.problem.is_some())
+            },
         ),
         gauge(
             "pfo_job_store_away_seconds",

@@ -7,6 +7,8 @@ use crate::arguments::{GpuArgument, JobArguments, NoSuchJob, number};
 use crate::counter;
 use crate::daemons::{Agent, Connection, ConnectionError, Daemons, Patience};
 use crate::error::Error;
+use crate::fleet;
+use crate::memory_lock;
 use crate::output::{Look, Output};
 use crate::own_job::OwnJob;
 use crate::p2p;
@@ -17,7 +19,8 @@ use crate::trial::{Interrupt, TrialError, require_every_stage};
 use crate::tune::ProfileArguments;
 use crate::user;
 
-/// How long a job may take to calibrate its GPUs, in seconds: 24 steps of more than two minutes.
+/// How long a job may take for the steps of a measurement, in seconds: 24 for the clocks, 28 for the lock of the
+/// memory clock, of about two minutes.
 const WITHIN_S: u32 = 3600;
 
 /// The longest that may be given: a day.
@@ -44,8 +47,8 @@ pub(crate) enum Gpu {
 /// driver, and what another user measures for that user's jobs. Every stage must have a rank on this
 /// node.
 ///
-/// What a lock of the memory clock does is not measured: pfod locks it, or not, for the whole of a lease
-/// (`lock_memory_clock` in pfod.toml), and so the steps of one job cannot show the difference.
+/// Where pfod locks the memory clock (`lock_memory_clock` in pfod.toml), 28 more steps with and without that
+/// lock, in turns, show whether it helps or harms.
 #[derive(Args)]
 #[command(group(ArgGroup::new("whose").required(true).args(["job", "gpu"])))]
 pub(crate) struct Calibrate {
@@ -153,11 +156,17 @@ impl Calibrate {
         job: &JobArguments,
         interrupt: &Interrupt,
     ) -> Result<Vec<Calibration>, Error> {
+        if fleet::is_measured_whole(daemons, job) {
+            return Err(TrialError::OneNodeOnly { job: job.name().clone() }.into());
+        }
         require_every_stage(daemons, job)?;
         let csv = self.profile.get(daemons, job, interrupt)?.csv;
         let _progress = Progress::new("calibrating");
         let mut agent = interrupt.connect(daemons)?;
-        let known = calibrate_within(&mut agent, job, csv, self.within);
+        let known = calibrate_within(&mut agent, job, csv, self.within).and_then(|_| {
+            let memory = AgentRequest::CalibrateMemory(job.selector());
+            measure_within(&mut agent, job, memory, self.within)
+        });
         interrupt.or(job.name(), known)
     }
 }
@@ -177,7 +186,17 @@ fn calibrate_within(
     profile: Vec<u8>,
     seconds: u32,
 ) -> Result<Vec<Calibration>, Error> {
-    agent.send(AgentRequest::Calibrate { job: job.selector(), profile })?;
+    let clocks = AgentRequest::Calibrate { job: job.selector(), profile };
+    measure_within(agent, job, clocks, seconds)
+}
+
+fn measure_within(
+    agent: &mut Connection<Agent>,
+    job: &JobArguments,
+    request: AgentRequest,
+    seconds: u32,
+) -> Result<Vec<Calibration>, Error> {
+    agent.send(request)?;
     match agent.receive(Patience::Seconds(seconds)) {
         Err(ConnectionError::NoAnswer { .. }) => {
             Err(TrialError::TooLong { job: job.name().clone(), seconds }.into())
@@ -228,12 +247,18 @@ fn table(calibration: &Calibration, look: Look) -> String {
     if !clocks.is_empty() {
         text += &table.render();
     }
-    let call =
-        set_call_us.map(|us| format!("A call that sets a clock takes {}.\n", seconds(us / 1e6)));
+    let waits = match calibration.transfers_wait {
+        Some(true) => ", and transfers wait for it",
+        Some(false) => ", and no transfer waits for it",
+        None => "",
+    };
+    let call = set_call_us
+        .map(|us| format!("A call that sets a clock takes {}{waits}.\n", seconds(us / 1e6)));
     let refresh = refresh_ms
         .map(|ms| format!("The energy counter is refreshed every {}.\n", seconds(ms / 1e3)));
     let counts = calibration.counter.as_ref().map(counter::sentences);
-    text + &call.unwrap_or_default() + &refresh.unwrap_or_default() + &counts.unwrap_or_default()
+    let memory = calibration.memory_lock.as_ref().map(memory_lock::sentence);
+    text + &[call, refresh, counts, memory].map(Option::unwrap_or_default).concat()
 }
 
 #[cfg(test)]
@@ -252,16 +277,18 @@ mod tests {
             uid: Some(Uid(4_000_000_001)),
             clocks: vec![clock],
             set_call_us: Some(8100.0),
+            transfers_wait: Some(true),
             refresh_ms: Some(20.0),
             measured_unix_s: 0,
             counter: None,
+            memory_lock: None,
         };
         let text = render(&[calibration], &[], Look::default());
         let expected = "NVIDIA A100 with driver 570.1, for jobs of 4000000001\n  \
                         Clock  In force    Spread  Seen\n\
                         ─────────────────────────────────\n\
                         900 MHz  21.50 ms  900.0 µs    41\n\
-                        A call that sets a clock takes 8.100 ms.\n\
+                        A call that sets a clock takes 8.100 ms, and transfers wait for it.\n\
                         The energy counter is refreshed every 20.00 ms.\n\
                         How P2P-blocking power depends on the clock was never measured: `pfoctl p2p \
                         measure` does it on two free GPUs, or with --job on the waits of a job.\n";

@@ -20,6 +20,7 @@ use crate::maintenance::{Drain, Driver, undrain};
 use crate::output::Output;
 use crate::p2p::P2p;
 use crate::plan::MakePlan;
+use crate::plan::first;
 use crate::plan::guard::Guard;
 use crate::plan::load::Load;
 use crate::plan::swap::{Rollback, Swap};
@@ -64,7 +65,7 @@ enum Command {
     /// Measure time and energy of the instructions of a running job at each clock
     #[command(subcommand)]
     Profile(Profile),
-    Tune(Tune),
+    Tune(Box<Tune>),
     Report(Report),
     /// Measure, show and set P2P-blocking power: what GPUs draw while they wait for each other
     #[command(subcommand)]
@@ -106,8 +107,10 @@ enum Command {
 #[derive(Subcommand)]
 enum Plan {
     #[command(flatten)]
-    Make(MakePlan),
+    Make(Box<MakePlan>),
     Load(Load),
+    List(first::List),
+    Drop(first::Drop),
     Swap(Swap),
     Rollback(Rollback),
     Guard(Guard),
@@ -126,6 +129,8 @@ impl Cli {
             Command::Top(top) => top.run(&daemons),
             Command::Plan(Plan::Make(make)) => make.run(&daemons, output),
             Command::Plan(Plan::Load(load)) => load.run(&daemons, output),
+            Command::Plan(Plan::List(list)) => list.run(&daemons, output),
+            Command::Plan(Plan::Drop(drop)) => drop.run(&daemons, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&daemons, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&daemons, output),
             Command::Plan(Plan::Guard(guard)) => guard.run(&daemons, output),

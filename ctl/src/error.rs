@@ -10,7 +10,6 @@ use crate::daemons::ConnectionError;
 use crate::exit::Exit;
 use crate::explained::Explained;
 use crate::failure::Failure;
-use crate::fleet::FleetError;
 use crate::generate::GenerateError;
 use crate::outcome::BadOutcome;
 use crate::output::OutputError;
@@ -35,7 +34,6 @@ pub(crate) enum Error {
     OwnJob(#[from] OwnJobError),
     Top(#[from] TopError),
     Tune(#[from] TuneError),
-    Fleet(#[from] FleetError),
     Signals(#[from] SignalError),
     Generate(#[from] GenerateError),
     Outcome(#[from] BadOutcome),
@@ -67,7 +65,6 @@ impl Error {
             Self::OwnJob(error) => error,
             Self::Top(error) => error,
             Self::Tune(error) => error,
-            Self::Fleet(error) => error,
             Self::Signals(error) => error,
             Self::Generate(error) => error,
             Self::Outcome(error) => error,

@@ -3,7 +3,7 @@
 use std::io;
 
 use pfo_planner::PlanError;
-use pfo_protocol::ClockTableError;
+use pfo_protocol::{ClockTableError, JobName};
 
 use crate::exit::Exit;
 use crate::explained::Explained;
@@ -45,6 +45,10 @@ pub(crate) enum Failure {
     ImpossiblePower { power_w: f64, most_w: f64 },
     #[error("the P2P-blocking power is not known: {why}")]
     UnknownPower { why: String },
+    #[error("the order of job {job} is not known: {why}")]
+    UnknownOrder { job: JobName, why: String },
+    #[error("how many microbatches a step has is not known")]
+    NoMicrobatches,
     #[error("{directory} has no file named freqs_pipeline_*.py")]
     NoPlans { directory: String },
     #[error("{directory} has no plan named *.json")]
@@ -94,6 +98,7 @@ impl Explained for Failure {
     fn exit(&self) -> Exit {
         match self {
             Self::Write { .. } | Self::Draw { .. } => Exit::Failed,
+            Self::UnknownOrder { .. } => Exit::Refused,
             Self::Read { .. }
             | Self::Empty { .. }
             | Self::TooLarge { .. }
@@ -106,6 +111,7 @@ impl Explained for Failure {
             | Self::BadRequest(_)
             | Self::NoPower { .. }
             | Self::UnknownPower { .. }
+            | Self::NoMicrobatches
             | Self::NoPlans { .. }
             | Self::NoPlansToRun { .. }
             | Self::OtherMicrobatches { .. }
@@ -125,6 +131,8 @@ impl Explained for Failure {
             Self::UnknownPower { .. } => {
                 "give it with --p2p-power WATTS, or measure it with `pfoctl p2p measure`"
             }
+            Self::UnknownOrder { .. } => "give the order with --order or --schedule",
+            Self::NoMicrobatches => "give it with --microbatches, or the order with --order",
             Self::NoPlansToRun { .. } => "`pfoctl plan sample` writes some",
             Self::ImpossiblePower { .. } => {
                 "give --p2p-power in watts, and a profile in seconds and joules"

@@ -6,11 +6,9 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, FleetFinding, FleetStatus, FleetSwapped, JobName, SwapTarget,
 };
 
-use crate::arguments::JobArguments;
+use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::explained::Explained;
 use crate::outcome::BadOutcome;
 use crate::output::{Look, Output};
 use crate::plan::swap::{AnswerArguments, ask_patiently};
@@ -43,31 +41,6 @@ pub(crate) struct Check {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// What a job over several nodes cannot be asked for.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FleetError {
-    #[error("the nodes of job {job} agree on the step: --at-step {step} is for jobs of one node")]
-    Step { job: JobName, step: u64 },
-    #[error("job {job} has ranks on other nodes: power limits are for jobs of one node")]
-    PowerLimits { job: JobName },
-}
-
-impl Explained for FleetError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Step { .. } | Self::PowerLimits { .. } => Exit::Usage,
-        }
-    }
-
-    fn remedy(&self) -> Option<String> {
-        let remedy = match self {
-            Self::Step { .. } => "leave --at-step out",
-            Self::PowerLimits { .. } => "give --knob clock to search over clocks",
-        };
-        Some(remedy.to_owned())
-    }
 }
 
 impl Fleet {
@@ -145,20 +118,53 @@ pub(crate) fn is_measured_whole(daemons: &Daemons, job: &JobArguments) -> bool {
     of_whole_job(daemons, job).is_some()
 }
 
+/// On which terms a job is swapped.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Terms {
+    /// The step; none for one that the nodes agree on.
+    pub(crate) at_step: Option<u64>,
+    /// The slowdown that is allowed from then on.
+    pub(crate) guard: Option<Slowdown>,
+}
+
 /// Has the agents of a job's nodes agree on what all of it runs.
 pub(crate) fn swap(
     mut agent: Connection<Agent>,
     job: &JobArguments,
-    target: SwapTarget,
+    (target, terms): (SwapTarget, Terms),
     answer: &AnswerArguments,
     output: &mut Output,
 ) -> Result<(), Error> {
-    let request = AgentRequest::FleetSwap { job: job.selector(), target, wait: answer.wait() };
+    let Terms { at_step, guard } = terms;
+    let max_slowdown = guard.map(|Slowdown(share)| share);
+    let (selector, wait) = (job.selector(), answer.wait());
+    let request = AgentRequest::FleetSwap { job: selector, target, at_step, max_slowdown, wait };
+    match ask(&mut agent, job, request)? {
+        AgentResponse::FleetSwapped(swapped) => print(job, swapped, answer, output),
+        other => Err(agent.unexpected(&other).into()),
+    }
+}
+
+/// Asks for something that the nodes of a job have to agree on, and waits for it.
+pub(crate) fn ask(
+    agent: &mut Connection<Agent>,
+    job: &JobArguments,
+    request: AgentRequest,
+) -> Result<AgentResponse, Error> {
     let waiting = format!("waiting for the nodes of job {} to agree", job.name());
-    let swapped = match ask_patiently(&mut agent, request, job.name(), &waiting)? {
-        AgentResponse::FleetSwapped(swapped) => swapped,
-        other => return Err(agent.unexpected(&other).into()),
-    };
+    ask_patiently(agent, request, job.name(), &waiting)
+}
+
+/// Prints what was decided or done.
+///
+/// # Errors
+/// If a node was late.
+pub(crate) fn print(
+    job: &JobArguments,
+    swapped: FleetSwapped,
+    answer: &AnswerArguments,
+    output: &mut Output,
+) -> Result<(), Error> {
     if answer.json() {
         output.json(&swapped)?;
     } else {
@@ -168,6 +174,18 @@ pub(crate) fn swap(
     match late.len() {
         0 => Ok(()),
         late => Err(BadOutcome::LateNodes { late: late as u32, nodes, step }.into()),
+    }
+}
+
+/// Has the agents of a job's nodes agree on what all of it ran before.
+pub(crate) fn roll_back(mut agent: Connection<Agent>, job: &JobArguments) -> Result<(), Error> {
+    let (target, at_step, max_slowdown) = (SwapTarget::Previous, None, None);
+    let selector = job.selector();
+    let request =
+        AgentRequest::FleetSwap { job: selector, target, at_step, max_slowdown, wait: false };
+    match ask(&mut agent, job, request)? {
+        AgentResponse::FleetSwapped(_) => Ok(()),
+        other => Err(agent.unexpected(&other).into()),
     }
 }
 

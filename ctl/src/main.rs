@@ -21,6 +21,7 @@ mod gpus;
 mod grant;
 mod lease;
 mod maintenance;
+mod memory_lock;
 mod nvml;
 mod outcome;
 mod output;

@@ -40,7 +40,7 @@ impl Explained for OwnJobError {
     }
 
     fn remedy(&self) -> Option<String> {
-        let remedy = "the default helper requires PyTorch and the Python package pfo of this release \
+        let remedy = "the default helper requires PyTorch and the Python package pfo-gpu of this release \
                       in python3; --helper names another one";
         Some(remedy.to_owned())
     }

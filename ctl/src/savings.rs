@@ -27,6 +27,9 @@ pub(crate) const KWH_J: f64 = 3.6e6;
 /// their slowdown is guarded (`pfoctl plan guard`). What was saved follows from both. "Not shown" is what
 /// may be nothing: its interval holds zero, or its plan was compared fewer than two times.
 ///
+/// "Given up" is what a power budget took from a job: the energy that it did not use, and the time that this
+/// cost at its own pace. It is no saving, and in none of them.
+///
 /// Only GPUs of this node count. You see your own jobs; administrators see everybody's.
 #[derive(Args)]
 pub(crate) struct SavingsCommand {
@@ -108,7 +111,8 @@ fn render(report: &SavingsReport, look: Look) -> String {
             .right("95 % interval")
             .right("Share")
             .right("Money")
-            .right("CO2e");
+            .right("CO2e")
+            .right("Given up");
         for row in &report.rows {
             table.row(cells(row, &report.tariff));
         }
@@ -166,6 +170,10 @@ fn cells(row: &SavingsRow, tariff: &Tariff) -> Vec<Cell> {
         Cell::option(
             shown.zip(tariff.co2e_g_per_kwh).map(|(saved, g)| grams(saved.estimate_j / KWH_J * g)),
         ),
+        Cell::option(
+            (savings.given_j > 0.0)
+                .then(|| format!("{}, {}", watt_hours(savings.given_j), span(savings.lost_s))),
+        ),
     ]
 }
 
@@ -200,6 +208,10 @@ mod tests {
             compared_j: 9.0 * KWH_J,
             comparisons: 5,
             saved: Some(SavedEnergy { low_j, estimate_j, high_j, shown }),
+            throttled_s: Some(7.0),
+            hottest_c: Some(61),
+            given_j: 0.0,
+            lost_s: 0.0,
         }
     }
 
@@ -229,6 +241,10 @@ mod tests {
             row("good", saved(0.9 * KWH_J, KWH_J, 1.1 * KWH_J)),
             row("unclear", saved(-0.1 * KWH_J, 0.1 * KWH_J, 0.3 * KWH_J)),
             row("none", Savings { saved: None, ..saved(0.0, 0.0, 0.0) }),
+            row(
+                "slowed",
+                Savings { saved: None, given_j: KWH_J, lost_s: 90.0, ..Savings::default() },
+            ),
         ];
         let text = render(&report(rows), Look::default());
         let line = |of: &str| text.lines().find(|line| line.contains(of)).unwrap().to_owned();
@@ -243,6 +259,8 @@ mod tests {
         );
         assert!(line("unclear").contains("-100.0 Wh to 300.0 Wh"), "{text}");
         assert!(line("none").contains("not shown"), "{text}");
+        let slowed = line("slowed");
+        assert!(slowed.contains("not shown") && slowed.contains("1.000 kWh, "), "{text}");
         assert!(line("total").contains("500.0 Wh to 1.500 kWh"), "{text}");
     }
 

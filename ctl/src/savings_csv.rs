@@ -7,7 +7,7 @@ use crate::output::OutputError;
 use crate::savings::{KWH_J, date};
 use crate::text::harmless;
 
-const HEADER: [&str; 15] = [
+const HEADER: [&str; 19] = [
     "day",
     "uid",
     "job",
@@ -23,6 +23,10 @@ const HEADER: [&str; 15] = [
     "shown",
     "money",
     "co2e_g",
+    "throttled_s",
+    "hottest_c",
+    "given_j",
+    "lost_s",
 ];
 
 /// Every row, below a header.
@@ -43,7 +47,7 @@ fn name(name: &str) -> String {
     format!("{quote}{}", harmless(name))
 }
 
-fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 15] {
+fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 19] {
     let SavingsRow { uid, job, plan, day_unix_s, savings } = row;
     let (saved, tariff) = (savings.saved, &report.tariff);
     let or_empty =
@@ -67,6 +71,10 @@ fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 15] {
         saved.is_some_and(|saved| saved.shown).to_string(),
         worth(tariff.price_per_kwh),
         worth(tariff.co2e_g_per_kwh),
+        or_empty(savings.throttled_s),
+        or_empty(savings.hottest_c.map(f64::from)),
+        savings.given_j.to_string(),
+        savings.lost_s.to_string(),
     ]
 }
 
@@ -85,7 +93,12 @@ mod tests {
             job: None,
             plan: Some("a \"b\", c".into()),
             day_unix_s: Some(86_400),
-            savings: Savings { steps: 3, saved: Some(saved(low_j)), ..Savings::default() },
+            savings: Savings {
+                steps: 3,
+                saved: Some(saved(low_j)),
+                throttled_s: Some(2.5),
+                ..Savings::default()
+            },
         };
         let tariff =
             Tariff { price_per_kwh: Some(0.5), currency: "EUR".into(), co2e_g_per_kwh: None };
@@ -102,9 +115,9 @@ mod tests {
         assert_eq!(lines.next().unwrap(), HEADER.join(","));
         assert_eq!(
             lines.next().unwrap(),
-            "1970-01-02,7,,\"a \"\"b\"\", c\",3,0,0,0,0,1000000,7200000,9000000,true,1,"
+            "1970-01-02,7,,\"a \"\"b\"\", c\",3,0,0,0,0,1000000,7200000,9000000,true,1,,2.5,,0,0"
         );
-        assert!(lines.next().unwrap().ends_with(",-1000000,7200000,9000000,false,,"));
+        assert!(lines.next().unwrap().ends_with(",-1000000,7200000,9000000,false,,,2.5,,0,0"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use pfo_protocol::{AgentRequest, AgentResponse};
 use crate::arguments::JobArguments;
 use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
+use crate::fleet;
 use crate::output::Output;
 use crate::plan::swap::AnswerArguments;
 use crate::text::harmless;
@@ -29,6 +30,9 @@ pub(crate) enum JobCommand {
 /// other stages slow down to its pace. The next such plan comes 10 seconds later at the earliest, and
 /// after ever longer pauses of up to 15 minutes. For a step that is too large to be planned for in
 /// seconds, pfo-agent looks the plan up in the frontier, and says so in the journal.
+///
+/// A job that has ranks on several nodes of a fleet changes on all of them. A slow rank is found on any of
+/// them, and the node on which the frontier was loaded responds.
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["slowdown", "clear", "auto"])))]
 pub(crate) struct StragglerCommand {
@@ -61,32 +65,42 @@ enum Auto {
 impl JobCommand {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let Self::Straggler(StragglerCommand { job, slowdown, clear: _, auto, answer }) = self;
-        let mut agent = daemons.agent()?;
+        let whole = fleet::of_whole_job(daemons, &job);
+        let is_whole = whole.is_some();
+        let mut agent = whole.map_or_else(|| daemons.agent(), Ok)?;
         if let Some(auto) = auto {
-            return set_auto(&mut agent, &job, auto == Auto::On, &answer, output);
+            return set_auto((&mut agent, is_whole), &job, auto == Auto::On, &answer, output);
         }
         let request = AgentRequest::Straggler {
             job: job.selector(),
             slowdown: slowdown.map(Straggler::factor),
             wait: answer.wait(),
         };
-        let response = answer.wait_for(&mut agent, request, job.name())?;
+        let response = match is_whole {
+            true => fleet::ask(&mut agent, &job, request)?,
+            false => answer.wait_for(&mut agent, request, job.name())?,
+        };
         match response {
             AgentResponse::Swapped(swapped) => answer.print(&job, &swapped, output),
+            AgentResponse::FleetSwapped(swapped) => fleet::print(&job, swapped, &answer, output),
             other => Err(agent.unexpected(&other).into()),
         }
     }
 }
 
 fn set_auto(
-    agent: &mut Connection<Agent>,
+    (agent, is_whole): (&mut Connection<Agent>, bool),
     job: &JobArguments,
     on: bool,
     answer: &AnswerArguments,
     output: &mut Output,
 ) -> Result<(), Error> {
     let request = AgentRequest::StragglerAuto { job: job.selector(), on };
-    let frontier = match agent.ask(request)? {
+    let answered = match is_whole {
+        true => fleet::ask(agent, job, request)?,
+        false => agent.ask(request)?,
+    };
+    let frontier = match answered {
         AgentResponse::Frontier(frontier) => frontier,
         other => return Err(agent.unexpected(&other).into()),
     };

@@ -226,6 +226,6 @@ fn ctrl_c_in_a_wait_says_that_the_swap_continues() {
     assert_eq!(ran.code, Some(130), "{ran:?}");
     assert_eq!(
         ran.stderr,
-        "pfoctl: the swap continues; `pfoctl status --job gpt` shows when it is done\n"
+        "pfoctl: the swap continues; `pfoctl status gpt` shows when it is done\n"
     );
 }

@@ -124,7 +124,8 @@ fn a_job_that_is_asked_for_is_shown_alone() {
     let json = daemon.run(&["status", "--json", "--job", "gpt-7b"]).json();
     assert_eq!(json["jobs"].as_array().unwrap().len(), 1);
     assert_eq!(json["gpus"].as_array().unwrap().len(), 4, "only the job's own");
-    let text = daemon.run(&["status", "--job", "gpt-7b"]).stdout;
+    let text = daemon.run(&["status", "gpt-7b"]).stdout;
+    assert_eq!(daemon.run(&["status", "--job", "gpt-7b"]).stdout, text, "as before");
     assert!(!text.contains("other"), "{text}");
 }
 

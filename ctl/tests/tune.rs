@@ -11,10 +11,11 @@ use pfo_planner::{
     Plan, Prediction, Profile, StagePlan, Timeline, Watts, at_highest_clocks, replay,
 };
 use pfo_protocol::{
-    AgentRequest, AgentResponse, Chunk, ClockTable, DpRank, LeftOut, Mhz, PlanStatus, ProfileKey,
-    Rank, RecordedRank, RecordedTrial, Request, Response, Stage, StoredProfile, SweepEnd,
-    SweepOrder, SweepSettings, SweepState, SweepStatus, TpRank, TrialLength, TrialRank,
-    TrialResult, TrialRow, TrialRun, TrialStep, Uid, WaitPower,
+    AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, DpRank, GpuUuid, LeftOut, Mhz,
+    Pid, PlanStatus, ProfileKey, RanUnit, Rank, RankOrder, RecordedRank, RecordedTrial, Request,
+    Response, Stage, StoredProfile, SweepEnd, SweepOrder, SweepSettings, SweepState, SweepStatus,
+    TpRank, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, Uid, Unit,
+    WaitPower,
 };
 use pfoctl::Bench;
 
@@ -110,7 +111,8 @@ impl Job {
             Request::Trial { run, length, .. } => {
                 Response::Trial(Box::new(self.trial(run, *length).trial))
             }
-            Request::Status => no_jobs(),
+            Request::Status => gpus_of_the_job(),
+            Request::PolicyExplain { .. } => Response::Policy(Vec::new()),
             Request::PowerLimits(_) => Response::PowerLimits { lowest_w: 110, highest_w: 300 },
             Request::TrialsEnd { keep, .. } => Response::TrialsEnded(self.ended(*keep)),
             other => panic!("asked pfod for {other:?}"),
@@ -119,9 +121,11 @@ impl Job {
 
     fn agent(&self, request: &AgentRequest) -> AgentResponse {
         match request {
-            AgentRequest::Record { run, length, samples: false, .. } => {
+            AgentRequest::Record { run, length, .. } => {
                 AgentResponse::Recorded(Box::new(self.trial(run, *length)))
             }
+            AgentRequest::Samples(_) => AgentResponse::Samples(None),
+            AgentRequest::OrderRead(_) => AgentResponse::Order(self.order()),
             AgentRequest::RecordingEnd { keep, .. } => {
                 AgentResponse::RecordingEnded(self.ended(*keep))
             }
@@ -133,6 +137,13 @@ impl Job {
                 }
                 None => panic!("asked for a profile"),
             },
+            AgentRequest::Status => AgentResponse::Status(Box::new(AgentStatus {
+                version: "0.2.0".to_owned(),
+                pid: Pid(845),
+                uptime_s: 9.0,
+                pfod_problem: None,
+                jobs: Vec::new(),
+            })),
             AgentRequest::P2pPowers => AgentResponse::P2pPowers(Vec::new()),
             AgentRequest::Sweeps => {
                 AgentResponse::Sweeps(vec![sweep(SweepState::Paused { why: None })])
@@ -143,6 +154,23 @@ impl Job {
             }
             other => panic!("asked the agent for {other:?}"),
         }
+    }
+
+    /// What the ranks ran in a step, one for each stage.
+    fn order(&self) -> Vec<RankOrder> {
+        let ns = |s: f64| (1e9 * s) as u64;
+        let ran = |span: &pfo_planner::Span| RanUnit {
+            unit: Unit::new(span.instruction, span.microbatch.0),
+            began_ns: ns(span.start_s),
+            ended_ns: ns(span.end_s),
+        };
+        let timeline = Timeline::new(&self.profile, &self.default).unwrap();
+        let order = |(stage, spans): (u16, &Vec<pfo_planner::Span>)| RankOrder {
+            rank: Rank(stage.into()),
+            stage: Stage(stage),
+            ran: spans.iter().map(ran).collect(),
+        };
+        (0..).zip(&timeline.stages).map(order).collect()
     }
 
     fn ended(&self, keep: bool) -> Option<PlanStatus> {
@@ -266,12 +294,25 @@ fn rank(stage: Stage) -> TrialRank {
         stage,
         dp_rank: DpRank(0),
         tp_rank: TpRank(0),
-        gpu_uuid: format!("GPU-{stage}").parse().unwrap(),
+        gpu_uuid: gpu_of(stage),
         gpu_model: "A40".to_owned(),
         time_s: 1.0,
         energy_j: None,
         mismatched_steps: 0,
     }
+}
+
+fn gpu_of(stage: Stage) -> GpuUuid {
+    format!("GPU-{stage}").parse().unwrap()
+}
+
+/// The status of the daemon that has the job's GPUs.
+fn gpus_of_the_job() -> Response {
+    let Response::Status(mut status) = no_jobs() else { unreachable!() };
+    for (gpu, stage) in status.gpus.iter_mut().zip([Stage(0), Stage(1)]) {
+        gpu.uuid = gpu_of(stage);
+    }
+    Response::Status(status)
 }
 
 struct Tuned {
@@ -319,7 +360,7 @@ fn tune_on(
 
 #[test]
 fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
-    let Tuned { ran, plans, kept, .. } = tune(0.0, &["--max-slowdown", "5%", "--json"]);
+    let Tuned { ran, plans, kept, .. } = tune(0.0, &["--max-slowdown", "4.8%", "--json"]);
     assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
     let report = ran.json();
     let tried = report["tried"].as_array().unwrap();
@@ -342,7 +383,7 @@ fn where_changes_cost_what_no_replay_knows_a_plan_without_them_is_tried_too_and_
  {
     for (energy_of_change, kept) in [(0.0, "pfo 1"), (0.01, "pfo 1 per stage")] {
         let overhead = Overhead { energy_of_change, ..Overhead::default() };
-        let Tuned { ran, .. } = tune(overhead, &["--max-slowdown", "5%", "--json"]);
+        let Tuned { ran, .. } = tune(overhead, &["--max-slowdown", "4.8%", "--json"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let report = ran.json();
         let saving = |tried: &serde_json::Value| tried["saving"]["estimate"].as_f64().unwrap();
@@ -390,7 +431,8 @@ fn plans_that_are_too_slow_give_way_to_faster_ones_and_in_the_end_to_default_clo
     let time_s = |plan: &Plan| plan.predicted.unwrap().iteration_time_s;
     let mut tried: Vec<f64> = plans.iter().flatten().map(time_s).collect();
     tried.dedup();
-    assert!(tried.len() > 1 && tried.windows(2).all(|pair| pair[1] < pair[0]), "{tried:?}");
+    // In between, what changes of clocks cost is learned, and is in the predictions from then on.
+    assert!(tried.len() > 1 && tried.last() < tried.first(), "{tried:?}");
     assert!(ran.stdout.contains("too slow") && ran.stdout.contains("kept"), "{ran:?}");
 
     let Tuned { ran, kept, .. } = tune(0.08, &["--max-slowdown", "5%"]);
@@ -452,6 +494,19 @@ fn zeus_looks_among_power_limits_without_a_profile_and_what_it_finds_is_proved_a
     let (searched, _, label): (_, Vec<u32>, String) = tune("zeus-per-stage");
     assert!(searched.iter().any(|limits| limits[0] != limits[1]), "{searched:?}");
     assert!(label.starts_with("zeus-per-stage ("), "{label}");
+}
+
+#[test]
+fn zeus_asks_for_a_node_that_has_gpus_of_the_job() {
+    let job = Job::new(&Bench::new(), Overhead::default(), None);
+    let daemon = FakeDaemon::answering(move |request| match request {
+        Request::Status => no_jobs(),
+        other => job.pfod(other),
+    });
+    let ran = daemon.run(&["tune", "j", "--policy", "zeus-global", "--max-slowdown", "30%"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let (what, remedy) = ("none of its GPUs is on this node", "on one of the job's nodes");
+    assert!(ran.stderr.contains(what) && ran.stderr.contains(remedy), "{ran:?}");
 }
 
 #[test]

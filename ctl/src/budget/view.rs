@@ -141,6 +141,10 @@ pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
              `pfoctl tune` makes one."
                 .to_owned(),
         ),
+        BudgetSteering::PowerLimits => lines.push(
+            "Power limits hold its GPUs: what it runs does not keep it below its share, or not yet."
+                .to_owned(),
+        ),
         BudgetSteering::Nothing => {}
     }
     if let Some(price) = job.next_price {

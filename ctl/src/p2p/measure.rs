@@ -13,6 +13,7 @@ use super::{P2pError, powers};
 use crate::arguments::{GpuArgument, JobArguments, NoSuchJob, number};
 use crate::daemons::{Agent, ConnectionError, Daemons};
 use crate::error::Error;
+use crate::fleet::{self, of_whole_job};
 use crate::output::Output;
 use crate::own_job::OwnJob;
 use crate::trial::{Held, Interrupt};
@@ -213,6 +214,9 @@ fn spread(clocks: &[Mhz]) -> Vec<Mhz> {
 
 /// Swaps a job back to what it ran before it was measured.
 fn roll_back(daemons: &Daemons, job: &JobArguments) -> Result<(), Error> {
+    if let Some(agent) = of_whole_job(daemons, job) {
+        return fleet::roll_back(agent, job);
+    }
     let since = Instant::now();
     loop {
         let target = SwapTarget::Previous;

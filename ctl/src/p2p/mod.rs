@@ -5,6 +5,8 @@ pub(crate) mod known;
 pub(crate) mod measure;
 mod powers;
 
+use std::collections::BTreeSet;
+
 use clap::{ArgGroup, Args, Subcommand};
 use pfo_planner::Watts;
 use pfo_protocol::{AgentRequest, AgentResponse, P2pPower, P2pTarget};
@@ -16,6 +18,7 @@ use crate::arguments::{GpuArgument, number};
 use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
 use crate::output::Output;
+use crate::text::harmless;
 
 /// What to do about P2P-blocking power.
 #[derive(Subcommand)]
@@ -50,6 +53,10 @@ pub(crate) struct Set {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
 
+    /// Set it also for a model that neither this node has nor a power is known of
+    #[arg(long, requires = "model", conflicts_with = "forget")]
+    force: bool,
+
     /// Remove the power that was set
     #[arg(long)]
     forget: bool,
@@ -72,8 +79,14 @@ impl Set {
     fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let target = match self.gpu {
             Some(gpu) => P2pTarget::Gpu(gpu.uuid(&mut daemons.pfod()?)?),
-            // One of the two is required.
-            None => P2pTarget::Model(self.model.unwrap_or_default()),
+            None => {
+                // One of the two is required.
+                let model = self.model.unwrap_or_default();
+                if !self.force && !self.forget {
+                    hold_known(daemons, &model)?;
+                }
+                P2pTarget::Model(model)
+            }
         };
         let power_w = self.watts.map(|Watts(watts)| watts);
         let set = ask(&mut daemons.agent()?, AgentRequest::P2pSet { target, power_w })?;
@@ -82,6 +95,23 @@ impl Set {
         }
         powers::print(&set, false, output)
     }
+}
+
+/// A power of a model that is spelt wrong would never be used. A node without GPUs, or without pfod, makes
+/// plans for others.
+fn hold_known(daemons: &Daemons, model: &str) -> Result<(), Error> {
+    let gpus = daemons.pfod().ok().and_then(|mut pfod| pfod.gpus().ok()).unwrap_or_default();
+    if gpus.is_empty() {
+        return Ok(());
+    }
+    let powers = all(&mut daemons.agent()?)?;
+    let known = gpus.into_iter().map(|gpu| gpu.model);
+    let known: BTreeSet<_> = known.chain(powers.into_iter().map(|power| power.model)).collect();
+    if known.contains(model) {
+        return Ok(());
+    }
+    let known = known.iter().map(|known| harmless(known).into_owned()).collect();
+    Err(P2pError::UnknownModel { model: model.to_owned(), known }.into())
 }
 
 /// Every power that plans of the caller are made with.

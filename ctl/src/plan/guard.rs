@@ -6,6 +6,7 @@ use pfo_protocol::{AgentRequest, AgentResponse, GuardStatus, JobName};
 use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::Daemons;
 use crate::error::Error;
+use crate::fleet;
 use crate::output::Output;
 use crate::status::quantity::percent;
 use crate::text::harmless;
@@ -16,8 +17,8 @@ use crate::text::harmless;
 /// allowed in three comparisons in a row, and a frontier is loaded for the job, pfo-agent makes a
 /// faster plan from what is measured now. The job goes back to default clocks if there is none, or if
 /// that plan makes steps longer than allowed in three more comparisons. Thirteen steps are a
-/// comparison. The guard ends when the job does, or has run no plan for 15 minutes. Every stage must
-/// have a rank on this node.
+/// comparison. The guard ends when the job does, or has run no plan for 15 minutes. A job that has
+/// ranks on several nodes of a fleet is compared on all of them; its guard lasts as long as the job.
 #[derive(Args)]
 pub(crate) struct Guard {
     #[command(flatten)]
@@ -53,8 +54,15 @@ pub(crate) fn set(
     max_slowdown: Option<Slowdown>,
 ) -> Result<Option<GuardStatus>, Error> {
     let max_slowdown = max_slowdown.map(|Slowdown(share)| share);
-    let mut agent = daemons.agent()?;
-    match agent.ask(AgentRequest::Guard { job: job.selector(), max_slowdown })? {
+    let request = AgentRequest::Guard { job: job.selector(), max_slowdown };
+    let whole = fleet::of_whole_job(daemons, job);
+    let is_whole = whole.is_some();
+    let mut agent = whole.map_or_else(|| daemons.agent(), Ok)?;
+    let answer = match is_whole {
+        true => fleet::ask(&mut agent, job, request)?,
+        false => agent.ask(request)?,
+    };
+    match answer {
         AgentResponse::Guarded(guard) => Ok(guard),
         other => Err(agent.unexpected(&other).into()),
     }

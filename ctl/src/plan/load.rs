@@ -1,5 +1,5 @@
 //! `pfoctl plan load`: hands a plan to `pfod`, or a frontier to the agent, to check it against a
-//! job and keep it.
+//! job and keep it; with `--for`, a plan to the agent for a job that need not be there.
 //!
 //! A file is read and checked here first, so that a mistake in it is reported with the file's name
 //! and before anything is sent.
@@ -10,6 +10,7 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, FrontierStatus, LARGEST_PAYLOAD, Request, Response,
 };
 
+use super::first;
 use crate::arguments::JobArguments;
 use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
@@ -26,6 +27,16 @@ pub(crate) const LARGEST_FRONTIER: u64 = LARGEST_PAYLOAD as u64 - 4096;
 
 /// Check a plan against a running job and keep it for `plan swap`, or a frontier for `job
 /// straggler`
+///
+/// With --for, pfo-agent keeps a plan for a job that need not be there: the job begins with it at its first
+/// step, on every rank, and so does each later run of the same name. It is kept over restarts and boots,
+/// until another one is loaded or `pfoctl plan drop`. A job that is back within a minute continues with
+/// what it ran. A plan that does not fit the job that comes is refused with the first difference, in
+/// `pfoctl status` and the journal, and the job trains at default clocks. No guard stands beside it: `pfoctl
+/// plan guard` sets one when the job runs.
+///
+/// In a fleet, load it on every node of the job. Where it was loaded on some of them, all change to it in one
+/// swap, as soon as every node takes part.
 #[derive(Args)]
 pub(crate) struct Load {
     #[command(flatten)]
@@ -35,6 +46,10 @@ pub(crate) struct Load {
     /// `pfoctl plan optimize` does; - reads standard input
     #[arg(value_name = "PLAN.json|FRONTIER")]
     plan: String,
+
+    /// Keep the plan for this job, which begins with it whenever it starts
+    #[arg(long = "for")]
+    first: bool,
 
     #[command(flatten)]
     label: LabelArguments,
@@ -47,6 +62,13 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let bytes = file::read(&self.plan)?;
+        if self.first {
+            let kept = first::keep(&self.job, self.label.plan(&self.plan, &bytes)?, daemons)?;
+            return match self.json {
+                true => output.json(&kept),
+                false => output.text(&format!("{}\n", harmless(&first::sentence(&kept)))),
+            };
+        }
         if Frontier::is_likely(&bytes) {
             return self.load_frontier(bytes, daemons, output);
         }

@@ -4,10 +4,12 @@ mod bound;
 mod compare;
 mod evaluate;
 mod export;
+pub(crate) mod first;
 pub(crate) mod guard;
 mod import;
 pub(crate) mod load;
 mod optimize;
+mod order;
 mod pick;
 pub(crate) mod plot;
 mod sample;
@@ -24,6 +26,7 @@ use self::evaluate::Evaluate;
 use self::export::Export;
 use self::import::Import;
 use self::optimize::Optimize;
+use self::order::Order;
 use self::pick::Pick;
 use self::plot::Plot;
 use self::sample::Sample;
@@ -39,6 +42,7 @@ use crate::planning::unfinished;
 #[derive(Subcommand)]
 pub(crate) enum MakePlan {
     Optimize(Optimize),
+    Order(Order),
     Smooth(Smooth),
     Show(Show),
     Bound(Bound),
@@ -56,6 +60,7 @@ impl MakePlan {
         unfinished::leave_nothing_behind()?;
         match self {
             Self::Optimize(optimize) => optimize.run(daemons, output),
+            Self::Order(order) => order.run(output),
             Self::Smooth(smooth) => smooth.run(output),
             Self::Show(show) => show.run(output),
             Self::Bound(bound) => bound.run(output),

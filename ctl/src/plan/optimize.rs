@@ -1,9 +1,12 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
-use pfo_planner::{ClockPer, Frontier, Options, PerStage, PowerByClock, Spread, Watts};
+use pfo_planner::{
+    ClockPer, Frontier, Options, PerStage, Pipeline, PowerByClock, Profile, Spread, Watts,
+};
+use pfo_protocol::{JobName, Uid};
 
-use crate::arguments::number;
+use crate::arguments::{JobArguments, number};
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::failure::Failure;
@@ -11,10 +14,12 @@ use crate::output::Output;
 use crate::p2p::known::{self, Known};
 use crate::planning::file;
 use crate::planning::frontier_file::summary;
+use crate::planning::job_order;
 use crate::planning::measured::TreatmentArguments;
 use crate::planning::pipeline::PipelineArguments;
 use crate::progress::Progress;
 use crate::text::harmless;
+use crate::user;
 
 /// Make the frontier of a measured profile: its plans from the fastest to the one of least energy
 #[derive(Args)]
@@ -33,6 +38,20 @@ pub(crate) struct Optimize {
 
     #[command(flatten)]
     pipeline: PipelineArguments,
+
+    /// Running job whose own order to plan for, with its microbatches: what its ranks run in their next
+    /// step. All of its stages must have a rank on this node. Nothing about the job changes
+    #[arg(
+        long,
+        value_name = "JOB",
+        conflicts_with_all = ["schedule", "order", "fixed", "chunks", "memory_limit", "microbatches"]
+    )]
+    order_of: Option<JobName>,
+
+    /// The owner of that job, by name or number [default: yourself; for an administrator the owner of the
+    /// only job of that name]
+    #[arg(long, value_name = "USER", value_parser = user::parse, requires = "order_of")]
+    user: Option<Uid>,
 
     /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; where stages
     /// run on different models, one for each stage [default: that of the --gpu model in `pfoctl p2p
@@ -79,7 +98,7 @@ pub(crate) struct Optimize {
 impl Optimize {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let measured = self.treatment.read(&self.profile)?;
-        let pipeline = self.pipeline.of(&measured.profile)?;
+        let pipeline = self.pipeline(&measured.profile, daemons, output)?;
         let (p2p_power, origin) = match (self.p2p_power, self.wait_power) {
             (Some(power), _) => (power.into(), None),
             (None, Some(power)) => (power, None),
@@ -105,6 +124,25 @@ impl Optimize {
             output.text(&format!("P2P-blocking power: {}\n", harmless(&origin)))?;
         }
         output.text(&format!("{}\n", harmless(&summary(&self.output, &frontier))))
+    }
+}
+
+impl Optimize {
+    fn pipeline(
+        &self,
+        profile: &Profile,
+        daemons: &Daemons,
+        output: &mut Output,
+    ) -> Result<Pipeline, Error> {
+        let Some(job) = &self.order_of else { return Ok(self.pipeline.of(profile)?) };
+        let order = job_order::read(daemons, &JobArguments::of(job.clone(), self.user))?;
+        let pipeline = job_order::pipeline(&order, profile, self.pipeline.delays());
+        let pipeline = pipeline.map_err(Failure::from)?;
+        let (what, microbatches) =
+            (job_order::described(&order, profile), order.num_microbatches());
+        let line = format!("job {job} runs {what}; {microbatches} microbatches");
+        output.text(&format!("{}\n", harmless(&line)))?;
+        Ok(pipeline)
     }
 }
 

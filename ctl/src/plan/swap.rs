@@ -8,7 +8,7 @@ use super::load::load;
 use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::{Agent, Connection, Daemon, Daemons, Patience, Pfod};
 use crate::error::Error;
-use crate::fleet::{self, FleetError};
+use crate::fleet;
 use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::planning::plan_file::{LabelArguments, LabelledPlan};
@@ -19,7 +19,8 @@ use crate::waiting::Waiting;
 /// Swap the plan of a running job, at the same step on all of its ranks
 ///
 /// A job that has ranks on several nodes of a fleet changes on all of them: their agents agree on a step,
-/// some seconds ahead, or none changes. Such a job takes a plan file, and no --at-step.
+/// some seconds ahead, or none changes. Such a job takes a plan file. With --at-step all of it changes at
+/// that step, or the reason is given.
 #[derive(Args)]
 pub(crate) struct Swap {
     #[command(flatten)]
@@ -76,7 +77,7 @@ impl Swap {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let plan = self.plan.as_ref().map(|name| self.label.read(name)).transpose()?;
         if let Some(agent) = fleet::of_whole_job(daemons, &self.job) {
-            return self.swap_whole_job(agent, plan, daemons, output);
+            return self.swap_whole_job(agent, plan, output);
         }
         let mut pfod = daemons.pfod()?;
         if let Some(plan) = plan {
@@ -96,28 +97,23 @@ impl Swap {
         &self,
         agent: Connection<Agent>,
         plan: Option<LabelledPlan>,
-        daemons: &Daemons,
         output: &mut Output,
     ) -> Result<(), Error> {
-        if let Some(step) = self.at_step {
-            return Err(FleetError::Step { job: self.job.name().clone(), step }.into());
-        }
         let target = match plan {
             Some(LabelledPlan { label, table }) => SwapTarget::Table { label, table },
             None if self.default_clocks => SwapTarget::DefaultClocks,
             None => SwapTarget::Loaded,
         };
-        if self.guard.is_some() {
-            guard::set(daemons, &self.job, self.guard)?;
-        }
-        fleet::swap(agent, &self.job, target, &self.answer, output)
+        let terms = fleet::Terms { at_step: self.at_step, guard: self.guard };
+        fleet::swap(agent, &self.job, (target, terms), &self.answer, output)
     }
 }
 
 impl Rollback {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         if let Some(agent) = fleet::of_whole_job(daemons, &self.job) {
-            return fleet::swap(agent, &self.job, SwapTarget::Previous, &self.answer, output);
+            let previous = (SwapTarget::Previous, fleet::Terms::default());
+            return fleet::swap(agent, &self.job, previous, &self.answer, output);
         }
         let mut pfod = daemons.pfod()?;
         self.answer.swap(&mut pfod, &self.job, SwapTarget::Previous, None, output)
@@ -194,7 +190,7 @@ pub(crate) fn ask_patiently<D: Daemon>(
     connection.send(request)?;
     waiting.begin(
         connection.stream(),
-        format!("the swap continues; `pfoctl status --job {job}` shows when it is done"),
+        format!("the swap continues; `pfoctl status {job}` shows when it is done"),
     );
     let response = connection.receive(Patience::Unlimited);
     waiting.end();

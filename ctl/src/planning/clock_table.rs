@@ -25,23 +25,25 @@ pub(crate) fn of(plan: &Plan) -> Result<ClockTable, ClockTableError> {
 /// have, such as delays and the P2P-blocking power, is not known.
 pub(crate) fn plan(table: &ClockTable, schedule: Schedule) -> Plan {
     let stages = || (0..).map(Stage).zip(table.stages());
-    let instruction = |PlannedUnit { unit, mhz, .. }: &PlannedUnit| PlannedInstruction {
+    let num_stages = table.stages().len() as u16;
+    let forwards = schedule.overlapped(num_stages, table.num_microbatches());
+    let instruction = |stage, PlannedUnit { unit, mhz, .. }: &PlannedUnit| PlannedInstruction {
         instruction: unit.instruction,
         microbatch: unit.microbatch,
         chunk: unit.chunk,
+        forward: forwards.get(&on(stage, *unit)).copied(),
         frequency_mhz: *mhz,
     };
     let waits = stages().flat_map(|(stage, units)| {
         units.iter().filter_map(move |PlannedUnit { unit, wait_mhz, .. }| {
-            let Unit { instruction, microbatch, chunk } = *unit;
-            let before = StageUnit { stage, instruction, microbatch, chunk };
+            let before = on(stage, *unit);
             wait_mhz.map(|frequency_mhz| PlannedWait { before, frequency_mhz })
         })
     });
     Plan {
         gpu: None,
         schedule,
-        num_stages: table.stages().len() as u16,
+        num_stages,
         num_microbatches: table.num_microbatches(),
         p2p_blocking_power_w: None,
         p2p_blocking_power_by_mhz: None,
@@ -50,15 +52,21 @@ pub(crate) fn plan(table: &ClockTable, schedule: Schedule) -> Plan {
             iteration_time_s: predicted.time_s,
             iteration_energy_j: predicted.energy_j,
         }),
+        placement: schedule.placement(),
         dependencies: Vec::new(),
         waits: waits.collect(),
         stages: stages()
             .map(|(stage, units)| StagePlan {
                 stage,
-                instructions: units.iter().map(instruction).collect(),
+                instructions: units.iter().map(|unit| instruction(stage, unit)).collect(),
             })
             .collect(),
     }
+}
+
+fn on(stage: Stage, unit: Unit) -> StageUnit {
+    let Unit { instruction, microbatch, chunk } = unit;
+    StageUnit { stage, instruction, microbatch, chunk }
 }
 
 #[cfg(test)]

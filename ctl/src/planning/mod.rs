@@ -7,6 +7,7 @@ pub(crate) mod directory;
 pub(crate) mod file;
 pub(crate) mod format;
 pub(crate) mod frontier_file;
+pub(crate) mod job_order;
 pub(crate) mod measured;
 pub(crate) mod pipeline;
 pub(crate) mod plan_file;

@@ -9,8 +9,8 @@ use crate::failure::Failure;
 /// A schedule, and the number of microbatches, which no profile contains.
 #[derive(Args)]
 pub(crate) struct PipelineArguments {
-    /// Microbatches of a step
-    #[arg(long, value_name = "M", required_unless_present = "order")]
+    /// Microbatches of a step; --order has their number
+    #[arg(long, value_name = "M")]
     microbatches: Option<u32>,
 
     #[command(flatten)]
@@ -21,15 +21,17 @@ pub(crate) struct PipelineArguments {
 #[derive(Args)]
 pub(crate) struct ScheduleArguments {
     /// Order in which stages run their instructions: 1f1b, gpipe, early-recomputation-1f1b,
-    /// envpipe, zb-h1 or interleaved-1f1b
-    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
-    schedule: Schedule,
+    /// envpipe, zb-h1, zb-v, dualpipe-v, dualpipe or interleaved-1f1b [default: 1f1b; `tune` takes the
+    /// order that the job runs]
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<Schedule>,
 
     /// File with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction":
-    /// "forward", "microbatch": 0}, …], …]}; - reads standard input. A forward waits for that of
-    /// the stage before, a backward for that of the stage after, unless the file says otherwise:
-    /// "dependencies": [{"of": {"stage": 1, "instruction": "forward", "microbatch": 0}, "after":
-    /// [{"stage": 0, …}, …]}, …]. Plans contain these dependencies; other tools ignore them
+    /// "forward", "microbatch": 0}, …], …]}; - reads standard input. `pfoctl plan order` writes the
+    /// order of a schedule as such a file. A forward waits for that of the stage before, a backward
+    /// for that of the stage after, unless the file says otherwise: "dependencies": [{"of":
+    /// {"stage": 1, "instruction": "forward", "microbatch": 0}, "after": [{"stage": 0, …}, …]}, …].
+    /// Plans contain these dependencies; other tools ignore them
     #[arg(long, value_name = "ORDER.json", conflicts_with_all = ["schedule", "fixed"])]
     order: Option<String>,
 
@@ -43,8 +45,9 @@ pub(crate) struct ScheduleArguments {
     memory_limit: Vec<u32>,
 
     /// Time of the transfer of an activation or a gradient between two stages, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
-    transfer_ms: f64,
+    /// [default: what an order file says, or 0; `tune` takes what it measures on the job]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    transfer_ms: Option<f64>,
 
     /// Time from the call that sets a clock until it is in force, in milliseconds: an instruction
     /// begins at the clock of the one before it. `pfoctl status --json` has it as `settle_ms`. Where
@@ -53,12 +56,18 @@ pub(crate) struct ScheduleArguments {
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
 
-    /// The part of that time for which the call that sets a clock blocks, in milliseconds: what is
-    /// asked for meanwhile waits, and only the newest clock is set when it returns. Each change of
-    /// clocks costs what a waiting GPU draws in this time, so a change that saves less is not
-    /// planned [default: 0; `tune` takes what is measured]
+    /// For how long the call that sets a clock blocks, in milliseconds: what is asked for meanwhile
+    /// waits, and only the newest clock is set when it returns. It may be longer than the time until
+    /// the clock is in force. Each change of clocks costs a part of what a waiting GPU draws in this
+    /// time, so a change that saves less is not planned [default: 0; `tune` takes what is measured]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     set_call_ms: Option<f64>,
+
+    /// For how long a change of clocks holds up what the instruction before it hands on, and the next
+    /// instruction of its stage, in milliseconds: some drivers keep transfers waiting while they set a
+    /// clock [default: 0; `tune` learns it from plans that take longer than predicted]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    held_up_ms: Option<f64>,
 
     /// Instructions that ranks announce as well and whose time does not depend on the clock: load,
     /// collective, `optimizer_step`; stages run those of them that the profile has
@@ -69,7 +78,15 @@ pub(crate) struct ScheduleArguments {
 impl PipelineArguments {
     /// The pipeline of a profile.
     pub(crate) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
-        self.schedule.of(profile, self.microbatches, self.schedule.delays(Delays::default()))
+        if self.microbatches.is_none() && !self.schedule.has_order() {
+            return Err(Failure::NoMicrobatches);
+        }
+        self.schedule.of(profile, self.microbatches, self.delays())
+    }
+
+    /// The delays that are given.
+    pub(crate) fn delays(&self) -> Delays {
+        self.schedule.delays(Delays::default())
     }
 }
 
@@ -79,13 +96,29 @@ impl ScheduleArguments {
         self.order.is_some()
     }
 
+    /// The schedule, unless a file has the order.
+    pub(crate) fn schedule(&self) -> Schedule {
+        self.schedule.unwrap_or(Schedule::OneForwardOneBackward)
+    }
+
+    /// Whether the time of transfers is to be found out.
+    pub(crate) fn has_no_transfers(&self) -> bool {
+        self.transfer_ms.is_none()
+    }
+
+    /// Whether the order is left to what the job runs.
+    pub(crate) fn is_open(&self) -> bool {
+        self.schedule.is_none() && self.order.is_none() && self.fixed.is_empty()
+    }
+
     /// The delays that are given, and those that are known where none are.
     pub(crate) fn delays(&self, known: Delays) -> Delays {
         let seconds = |given: Option<f64>, known| given.map_or(known, |ms| ms / 1e3);
         Delays {
-            transfer_time_s: self.transfer_ms / 1e3,
+            transfer_time_s: seconds(self.transfer_ms, known.transfer_time_s),
             switch_latency_s: seconds(self.switch_latency_ms, known.switch_latency_s),
             set_call_s: seconds(self.set_call_ms, known.set_call_s),
+            held_up_s: seconds(self.held_up_ms, known.held_up_s),
         }
     }
 
@@ -117,7 +150,7 @@ impl ScheduleArguments {
         };
         // Known to every caller without an order.
         let microbatches = microbatches.unwrap_or(0);
-        Pipeline::with_settings(profile, self.schedule, microbatches, &settings)
-            .map_err(Failure::from)
+        let schedule = self.schedule.unwrap_or(Schedule::OneForwardOneBackward);
+        Pipeline::with_settings(profile, schedule, microbatches, &settings).map_err(Failure::from)
     }
 }

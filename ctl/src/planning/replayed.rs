@@ -23,10 +23,15 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
 
-    /// The part of that time for which the call that sets a clock blocks, in milliseconds, as for
-    /// `plan optimize` [default: the one in the plan]
+    /// For how long the call that sets a clock blocks, in milliseconds, as for `plan optimize`
+    /// [default: the one in the plan]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     set_call_ms: Option<f64>,
+
+    /// For how long a change of clocks holds up transfers, in milliseconds, as for `plan optimize`
+    /// [default: the one in the plan]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    held_up_ms: Option<f64>,
 }
 
 impl ReplayArguments {
@@ -45,6 +50,9 @@ impl ReplayArguments {
         }
         if let Some(call_ms) = self.set_call_ms {
             plan.delays.set_call_s = call_ms / 1e3;
+        }
+        if let Some(held_up_ms) = self.held_up_ms {
+            plan.delays.held_up_s = held_up_ms / 1e3;
         }
         Ok((measured, plan))
     }

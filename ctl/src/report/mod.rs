@@ -1,7 +1,11 @@
 //! `pfoctl report`: what is known of a job, as one page for a browser.
 
 mod html;
+mod ledger;
+mod observed;
 mod page;
+
+use std::time::Duration;
 
 use clap::Args;
 use pfo_planner::{Combine, Frontier, Noise, Plan, Profile, Schedule};
@@ -10,7 +14,7 @@ use pfo_protocol::{
 };
 
 use self::page::Known;
-use crate::arguments::JobArguments;
+use crate::arguments::{JobArguments, number};
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::Output;
@@ -20,11 +24,11 @@ use crate::profile::stored::described;
 use crate::status::Both;
 use crate::user;
 
-/// Write a page about a running job: plan, savings, what limits them, and pictures
+/// Write a page about a job: plan, savings, what limits them, and pictures
 ///
 /// The page is one file without scripts, and asks no other place for anything. It says which figures
-/// are measured and which are predicted, and what is not known. The job must run; a plan's pictures
-/// require the profile.
+/// are measured and which are predicted, and what is not known. A plan's pictures require the
+/// profile. The page of a job that has ended shows what the ledger of pfo-agent knows of it.
 #[derive(Args)]
 pub(crate) struct Report {
     #[command(flatten)]
@@ -43,6 +47,10 @@ pub(crate) struct Report {
     #[arg(long, value_name = "NAME")]
     schedule: Option<Schedule>,
 
+    /// For how many seconds to look at clocks and power of the job's GPUs; 0 leaves the picture out
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number::whole(0..=3600))]
+    observe: u32,
+
     /// The file to write
     #[arg(short, long, value_name = "REPORT.html")]
     output: String,
@@ -58,6 +66,8 @@ pub(crate) struct Beside {
     pub(crate) plan: Option<Plan>,
     /// What `tune` measured.
     pub(crate) tuned: Option<String>,
+    /// For how long to look at the GPUs.
+    pub(crate) observe: Duration,
 }
 
 impl Report {
@@ -68,7 +78,9 @@ impl Report {
             Ok((measured.profile, file::shown(name).to_owned()))
         };
         let profile = self.profile.as_ref().map(read).transpose()?;
-        let beside = Beside { frontier, profile, schedule: self.schedule, ..Beside::default() };
+        let observe = Duration::from_secs(self.observe.into());
+        let beside =
+            Beside { frontier, profile, schedule: self.schedule, observe, ..Beside::default() };
         write(daemons, &self.job, beside, &self.output)
     }
 }
@@ -81,7 +93,13 @@ pub(crate) fn write(
     name: &str,
 ) -> Result<(), Error> {
     let mut both = Both::ask(daemons)?;
-    let job = arguments.find(&both.pfod.jobs).ok_or_else(|| arguments.missing())?.clone();
+    let ledger = ledger::ask(daemons, arguments).map_err(|error| error.to_string());
+    let Some(job) = arguments.find(&both.pfod.jobs).cloned() else {
+        let ended = ledger.ok().filter(|ledger| !ledger.rows.is_empty());
+        let ended = ended.ok_or_else(|| arguments.missing())?;
+        let page = page::ended(arguments.name(), &ended, &user::name_of);
+        return Ok(file::write(name, page.as_bytes())?);
+    };
     both.keep_only(&job.job, Some(job.uid));
     let table = plan_in_force(daemons, &job)?;
     let profile = match (beside.profile, &beside.frontier) {
@@ -94,7 +112,10 @@ pub(crate) fn write(
     let plan = beside
         .plan
         .or_else(|| Some(plan_of(table.as_ref()?, beside.schedule, beside.frontier.as_ref())));
+    let observed = observed::observe(daemons, (&job.job, job.uid), beside.observe);
     let page = page::page(&Known {
+        observed: &observed.unwrap_or_default(),
+        ledger: ledger.as_ref().map_err(|why| &**why),
         both: &both,
         job: &job,
         user: &user::name_of,

@@ -1,13 +1,14 @@
 //! The page: pure, from what is known of a job to HTML. What is not known is said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_planner::{Frontier, Plan, Profile, Timeline, Unheld, at_highest_clocks};
-use pfo_protocol::{ClockTable, GpuStatus, JobStatus, RankStatus, Uid};
+use pfo_protocol::{ClockTable, GpuStatus, JobName, JobStatus, RankStatus, SavingsReport, Uid};
 
 use super::html::{element, escaped, figure, list, table};
+use super::ledger;
 use crate::output::Look;
-use crate::plan::plot::{frontier_svg, timeline_svg};
+use crate::plan::plot::{Course, course_svg, frontier_svg, timeline_svg};
 use crate::profile::throttle_reasons;
 use crate::status::job_table::state;
 use crate::status::plan_text::described;
@@ -31,6 +32,10 @@ pub(super) struct Known<'a> {
     /// A profile and where it is from, or why there is none.
     pub(super) profile: Result<(&'a Profile, &'a str), &'a str>,
     pub(super) frontier: Option<&'a Frontier>,
+    /// What the GPUs did lately.
+    pub(super) observed: &'a [Course],
+    /// What the ledger has, or why that is not known.
+    pub(super) ledger: Result<&'a SavingsReport, &'a str>,
     /// What `tune` measured, as it prints it.
     pub(super) tuned: Option<&'a str>,
 }
@@ -42,19 +47,40 @@ pub(super) fn page(known: &Known<'_>) -> String {
         element("h1", &title),
         summary(known),
         savings(known),
+        known.ledger.map_or_else(unknown_ledger, ledger::section),
         limits(known),
         frontier(known),
         steps(known),
         clocks(known),
+        course(known),
         ranks(known),
     ];
+    html(&title, &parts)
+}
+
+/// The page of a job that has ended.
+pub(super) fn ended(job: &JobName, ledger: &SavingsReport, user: &dyn Fn(Uid) -> String) -> String {
+    let owners: BTreeSet<_> = ledger.rows.iter().filter_map(|row| row.uid).collect();
+    let owners: Vec<_> = owners.into_iter().map(user).collect();
+    let title = format!("Job {job} of {}", owners.join(", "));
+    let said = "The job has no rank on this node: it has ended, or not begun. What the ledger has of \
+                it is below; pictures need a job that runs.";
+    html(&title, &[element("h1", &title), element("p", said), ledger::section(ledger)])
+}
+
+fn unknown_ledger(why: &str) -> String {
+    element("h2", "Savings with intervals, from the ledger")
+        + &element("p", &format!("Not known: {why}."))
+}
+
+fn html(title: &str, parts: &[String]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
          'unsafe-inline'\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{}\
          </body>\n</html>\n",
-        escaped(&title),
+        escaped(title),
         parts.concat(),
     )
 }
@@ -227,6 +253,21 @@ fn clocks(known: &Known<'_>) -> String {
         [Some(stage.to_string()), Some(instruction.to_string()), lowest, mean, highest]
     });
     text + &table(["Stage", "Instruction", "Lowest", "Mean", "Highest"], rows)
+}
+
+/// What the GPUs did while the page was made.
+fn course(known: &Known<'_>) -> String {
+    let text = element("h2", "Clocks and power over time, measured");
+    let seen = known.observed.iter().any(|course| course.mhz.len() > 1 || course.power_w.len() > 1);
+    if !seen {
+        return text + &element("p", "Nobody looked: --observe says for how many seconds to look.");
+    }
+    let caption = format!(
+        "What the driver reported of {} GPUs, five times a second; of more than eight, the first \
+         eight are drawn. Clocks that change faster are not all seen.",
+        known.observed.len()
+    );
+    drawn(text, course_svg(known.observed).map_err(|error| error.to_string()), &caption)
 }
 
 fn ranks(known: &Known<'_>) -> String {

@@ -1,7 +1,10 @@
 use pfo_planner::{Instruction, Mhz, Unit};
-use pfo_protocol::{AgentStatus, PlannedUnit, Status, Uid};
+use pfo_protocol::{
+    AgentStatus, PlannedUnit, SavedEnergy, Savings, SavingsReport, SavingsRow, Status, Tariff, Uid,
+};
 
 use super::*;
+use crate::plan::plot::Course;
 
 const PROFILE: &str = "stage,instruction,frequency,time,energy\n\
                        0,forward,1410,0.010,3.0\n0,forward,1200,0.011,2.5\n\
@@ -35,6 +38,7 @@ struct Made {
     user: &'static str,
     gpu: Option<String>,
     tuned: Option<&'static str>,
+    observed: Vec<Course>,
 }
 
 impl Default for Made {
@@ -46,6 +50,7 @@ impl Default for Made {
             user: "alice",
             gpu: None,
             tuned: None,
+            observed: Vec::new(),
         }
     }
 }
@@ -66,6 +71,8 @@ impl Made {
             plan: plan.as_ref(),
             profile: profile.as_ref().map(|profile| (profile, "a.csv")).ok_or("none is stored"),
             frontier: None,
+            observed: &self.observed,
+            ledger: Err("no agent"),
             tuned: self.tuned,
         })
     }
@@ -89,6 +96,60 @@ fn a_page_says_what_is_measured_and_what_is_predicted() {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert_eq!(page.matches("<svg ").count(), 2);
+}
+
+#[test]
+fn what_gpus_did_while_the_page_was_made_is_a_picture() {
+    let course = |name: &str, mhz: f64| Course {
+        name: name.into(),
+        mhz: vec![(0.0, mhz), (0.2, mhz - 90.0), (0.4, mhz)],
+        power_w: vec![(0.0, 250.0), (0.2, 180.0)],
+    };
+    let observed = vec![course("GPU 0", 1410.0), course("GPU 1", 1200.0)];
+    let page = Made { observed, ..Made::default() }.page();
+    assert_eq!(page.matches("<svg ").count(), 3, "{page}");
+    for words in ["GPU 1", "SM clock", "0.4 s", "reported of 2 GPUs", "Not known: no agent."] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let many = (0..64).map(|index| course(&format!("GPU {index}"), 900.0)).collect();
+    let page = Made { observed: many, ..Made::default() }.page();
+    assert!(page.contains("GPU 7") && !page.contains("GPU 8"), "{page}");
+    let once = Course { mhz: vec![(0.0, 900.0)], ..Course::default() };
+    let page = Made { observed: vec![once, Course::default()], ..Made::default() }.page();
+    assert!(page.contains("Nobody looked"), "{page}");
+}
+
+#[test]
+fn a_job_that_has_ended_has_a_page_from_the_ledger() {
+    let saved = SavedEnergy { low_j: 3.6e5, estimate_j: 7.2e5, high_j: 1.08e6, shown: true };
+    let savings = Savings {
+        steps: 50,
+        energy_j: 3.6e6,
+        compared_j: 3.6e6,
+        saved: Some(saved),
+        hottest_c: Some(71),
+        ..Savings::default()
+    };
+    let row = |plan: &str, savings| SavingsRow {
+        uid: Some(Uid(7)),
+        job: None,
+        plan: Some(plan.into()),
+        day_unix_s: None,
+        savings,
+    };
+    let ledger = SavingsReport {
+        rows: vec![row("<b>", savings), row("none", Savings::default())],
+        total: savings,
+        tariff: Tariff::default(),
+        tariff_problem: None,
+        ledger_problem: None,
+        entries: 2,
+    };
+    let page = page::ended(&"gpt-7b".parse().unwrap(), &ledger, &|_| "alice".to_owned());
+    for words in ["Job gpt-7b of alice", "has ended", "200.0 Wh", "71 °C", "&lt;b&gt;", "not shown"]
+    {
+        assert!(page.contains(words), "{words}: {page}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What needs attention, in sentences: tables have no room for reasons.
 
 use pfo_protocol::{
-    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, GuardStatus, SlowRank, Status, Uid,
+    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, GuardStatus, RankStatus, SlowRank,
+    Status, Uid,
 };
 
 use super::node_table;
@@ -83,6 +84,12 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
             if let Some(problem) = &rank.problem {
                 points.push(format!("{name}: {problem}"));
             }
+            if rank.misplaced_instructions > 0 {
+                points.push(format!("{name}: {}", misplaced(rank)));
+            }
+            if rank.untimed_calls > 0 {
+                points.push(format!("{name}: {}", untimed(rank.untimed_calls)));
+            }
             if let Some(mismatch) = &rank.last_mismatch {
                 let steps = match rank.mismatched_steps {
                     1 => "1 step".to_owned(),
@@ -95,6 +102,27 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
         }
     }
     points
+}
+
+fn misplaced(rank: &RankStatus) -> String {
+    let count = rank.misplaced_instructions;
+    match rank.step {
+        None => format!(
+            "{count} instructions began, but no step since its session began; if this lasts, begin a step first"
+        ),
+        Some(_) => format!(
+            "{count} instructions began outside a step or inside another one, and are neither measured nor \
+             planned"
+        ),
+    }
+}
+
+fn untimed(calls: u64) -> String {
+    let counted = match calls {
+        1 => "1 call counted when the host made it".to_owned(),
+        _ => format!("{calls} calls counted when the host made them"),
+    };
+    format!("{counted}, not when the GPU got there; `session.timing` in the trainer says why")
 }
 
 fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) -> Vec<String> {

@@ -6,6 +6,7 @@ use super::plan_text::{described, described_frontier, name, prediction};
 use super::quantity::joules;
 use super::table::{Cell, Table, Tone, heading};
 use crate::output::Look;
+use crate::plan::first;
 use crate::text::harmless;
 
 /// One row for each job, and what the agent watches of them below.
@@ -56,6 +57,11 @@ pub(crate) fn render(
             text += &format!("{}\n", harmless(&line));
         }
         let watched = watched.iter().find(|other| (&other.job, other.uid) == (&job.job, job.uid));
+        if let Some(plan) = watched.and_then(|watched| watched.first_plan.as_ref()) {
+            let (owner, state) = (user(job.uid), first::state(plan));
+            let line = format!("Kept for job {} of {owner}: plan {}; {state}", job.job, plan.label);
+            text += &format!("{}\n", harmless(&line));
+        }
         if let Some(frontier) = watched.and_then(|watched| watched.frontier.as_ref()) {
             let line = format!(
                 "For stragglers of job {} of {}: {}",
@@ -173,6 +179,7 @@ mod tests {
             slow: Vec::new(),
             guard: None,
             fleet: None,
+            first_plan: None,
         };
         let text = render(&[job()], &[watched], &|_| "root".to_owned(), Look::default());
         assert!(text.contains("a100.frontier (200 plans, predicted 2.500 s to 3.250 s"), "{text}");

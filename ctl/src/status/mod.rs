@@ -58,8 +58,11 @@ Columns:
 #[command(after_long_help = COLUMNS)]
 pub(crate) struct StatusCommand {
     /// Only jobs of this name, and their GPUs
-    #[arg(long)]
     job: Option<JobName>,
+
+    /// The same, for scripts
+    #[arg(long = "job", value_name = "JOB", hide = true, conflicts_with = "job")]
+    named: Option<JobName>,
 
     /// Repeat at this interval; with --json one object on each line
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
@@ -113,7 +116,7 @@ impl StatusCommand {
 
     fn ask(&self, daemons: &Daemons) -> Result<Both, Error> {
         let mut both = Both::ask(daemons)?;
-        if let Some(job) = &self.job {
+        if let Some(job) = self.job.as_ref().or(self.named.as_ref()) {
             both.keep_only(job, None);
             if both.pfod.jobs.is_empty() {
                 return Err(NoSuchJob { job: job.to_string() }.into());
@@ -216,6 +219,28 @@ mod tests {
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
+    }
+
+    #[test]
+    fn instructions_without_a_step_and_overlapping_ones_need_attention() {
+        let mut status = status();
+        let ranks = &mut status.jobs[0].ranks;
+        (ranks[0].step, ranks[0].misplaced_instructions) = (None, 2424);
+        ranks[1].misplaced_instructions = 48;
+        let text = render(&status, Look::default());
+        assert!(text.contains("rank 0: 2424 instructions began, but no step"), "{text}");
+        assert!(text.contains("rank 1: 48 instructions began outside a step or inside"), "{text}");
+    }
+
+    #[test]
+    fn calls_that_could_not_be_timed_need_attention() {
+        let mut status = status();
+        let ranks = &mut status.jobs[0].ranks;
+        (ranks[0].untimed_calls, ranks[1].untimed_calls) = (1, 48);
+        let text = render(&status, Look::default());
+        assert!(text.contains("rank 0: 1 call counted when the host made it, not"), "{text}");
+        assert!(text.contains("rank 1: 48 calls counted when the host made them, not"), "{text}");
+        assert!(!text.contains("rank 2: 0"), "{text}");
     }
 
     #[test]

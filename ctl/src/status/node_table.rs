@@ -39,8 +39,21 @@ pub(crate) fn render(
         });
         text += &format!("A step takes {}{energy}\n", seconds(time_s));
     }
+    text.extend(beside(fleet).map(|line| format!("{}\n", harmless(&line))));
     text.extend(windows(&fleet.windows, look));
     Some(text)
+}
+
+/// What stands beside what the whole job runs.
+fn beside(fleet: &FleetJob) -> impl Iterator<Item = String> {
+    let straggler = fleet.straggler.map(|factor| {
+        format!("It runs a plan for a straggler of {factor} times the fastest iteration")
+    });
+    let answered = fleet.answered_by.as_ref();
+    let answered = answered.map(|node| format!("Slow ranks anywhere: node {node} responds"));
+    let guarded = fleet.guarded_by.as_ref();
+    let guarded = guarded.map(|node| format!("Node {node} compares its plans with default clocks"));
+    [straggler, answered, guarded].into_iter().flatten()
 }
 
 /// What a step of the whole job took under its last plans, against the first window at default clocks;
@@ -166,6 +179,9 @@ mod tests {
             swap: None,
             step: None,
             windows: Vec::new(),
+            guarded_by: None,
+            answered_by: None,
+            straggler: None,
         };
         assert_eq!(problems(&fleet), ["node n is late for swap 4 since step 9: w"]);
         let over = FleetLate { until_step: Some(12), ..late };

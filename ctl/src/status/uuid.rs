@@ -47,6 +47,7 @@ mod tests {
                 leased: false,
                 driver_use: Default::default(),
                 throttle_reasons: 0,
+                temperature_c: None,
             })
             .collect();
         gpus.iter().map(|gpu| short(&gpu.uuid, &gpus)).collect()

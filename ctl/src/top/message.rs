@@ -6,6 +6,8 @@ use nix::sys::signal::Signal;
 
 use super::feed::Snapshot;
 use super::keys::Key;
+use super::sheet::JobKey;
+use super::step::Step;
 
 pub(super) enum Message {
     Key(Key),
@@ -13,6 +15,8 @@ pub(super) enum Message {
     Resized,
     /// What the daemons say, or why `pfod` says nothing.
     Answer(Result<Box<Snapshot>, String>),
+    /// A step of the job that is looked into, or why none is known.
+    Stepped(JobKey, Result<Step, String>),
     /// A signal that ends the process.
     Ended(Signal),
     /// No key will come any more.

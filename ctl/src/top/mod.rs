@@ -1,6 +1,6 @@
 //! `pfoctl top`: what `pfoctl status` shows, live.
 //!
-//! `feed` asks the daemons, `keys` says what a key does, `view` what is shown; these two are pure.
+//! `feed` and `step` ask the daemons, `keys` says what a key does, `view` what is shown; these two are pure.
 //! Only `terminal` touches the terminal. The thread here waits for all of them and draws.
 
 mod error;
@@ -9,6 +9,7 @@ mod keys;
 mod message;
 mod paint;
 mod sheet;
+mod step;
 mod terminal;
 mod view;
 mod waits;
@@ -35,7 +36,8 @@ use crate::signals;
 const KEYS: &str = "\
 Keys:
   1 2 3, Tab     GPUs, jobs, ranks
-  Enter          look into the job of the selected row; Esc leads back
+  Enter          look into the job of the selected row: its ranks, last step and
+                 plan; Esc leads back
   arrows, PgUp, PgDn, Home, End
                  select a row
   s S r          sort by the next column, by the one before; the other way round
@@ -78,15 +80,20 @@ impl Top {
         signals::block(ending)?;
         let (messages, received) = sync_channel(WAITING);
         let (jobs, asked_for) = sync_channel(WAITING);
+        let (steps, steps_asked_for) = sync_channel(WAITING);
         let listening = messages.clone();
         let watching = messages.clone();
+        let stepping = messages.clone();
+        let (of, every) = (daemons.clone(), self.every);
         thread::spawn(move || terminal::listen(&listening));
         thread::spawn(move || wait_for_end(ending, &watching));
+        thread::spawn(move || step::follow(&of, every, &steps_asked_for, &stepping));
         thread::spawn(move || feed.run(&asked_for, &messages));
         let mut shown = Shown::new(self.every, colours());
         shown.take(Ok(Box::new(first)), Instant::now());
         let mut screen = Screen::take().map_err(TopError::Terminal)?;
         let end = follow(&mut screen, &mut shown, &received, |job| {
+            let _ = steps.try_send(job.clone());
             let _ = jobs.try_send(job);
         });
         drop(screen);
@@ -123,11 +130,13 @@ fn follow(
                         Flow::Interrupt => return Ok(Some(Signal::SIGINT)),
                     }
                     if state.job != before {
+                        shown.forget_step();
                         look_into(state.job.clone());
                     }
                 }
                 Message::Resized => {}
                 Message::Answer(answer) => shown.take(answer, Instant::now()),
+                Message::Stepped(job, step) => shown.take_step(job, step),
                 Message::Ended(signal) => return Ok(Some(signal)),
                 Message::Deaf(error) => return Err(error.into()),
             }

@@ -7,7 +7,10 @@ use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrialError {
-    #[error("interrupted: job {job} returns to default clocks at its next step")]
+    #[error(
+        "interrupted: job {job} returns to default clocks at its next step, unless another process \
+         measures it"
+    )]
     Interrupted { job: JobName },
     #[error(
         "job {job} did not show how its GPUs change their clocks within {seconds} s; it returns to \
@@ -21,6 +24,8 @@ pub(crate) enum TrialError {
          measured on whole pipelines only"
     )]
     StagesElsewhere { job: JobName, missing: String, stages: u32 },
+    #[error("job {job} has ranks on other nodes, and a calibration is of the GPUs of one node")]
+    OneNodeOnly { job: JobName },
     #[error(
         "the energy of the steps of job {job} is not known: a GPU has no energy counter, or it was not \
          read in time"
@@ -37,6 +42,7 @@ impl Explained for TrialError {
             Self::TooLong { .. }
             | Self::OtherRanks { .. }
             | Self::StagesElsewhere { .. }
+            | Self::OneNodeOnly { .. }
             | Self::NoEnergy { .. }
             | Self::NoEnergyCounter { .. } => Exit::Failed,
         }
@@ -56,6 +62,10 @@ impl Explained for TrialError {
                 "if they are on other nodes, put all of them into a fleet (docs/fleet.md): then all of \
                  them are measured; or run `pfoctl profile start` on each, plan with the rows of all \
                  in one file, and run `pfoctl plan swap` on each with the same --at-step"
+                    .to_owned(),
+            ),
+            Self::OneNodeOnly { .. } => Some(
+                "measure a free GPU with --gpu, or let the job run plans: these show the same meanwhile"
                     .to_owned(),
             ),
             Self::NoEnergyCounter { .. } => Some(

@@ -3,8 +3,9 @@
 //! time, slower ones; and between one that is too slow and one that is not, what measured times and
 //! savings say is best.
 
-use pfo_planner::{Deadline, Due, Frontier, Plan, PlanError};
+use pfo_planner::{Deadline, Due, Frontier, Plan, PlanError, Point};
 
+use super::changes;
 use super::verification::Compared;
 use crate::planning::comparison::Cost;
 
@@ -13,6 +14,14 @@ use crate::planning::comparison::Cost;
 pub(super) fn aim(max_slowdown: f64) -> f64 {
     const SHARE: f64 = 0.25;
     const MOST: f64 = 0.005;
+    max_slowdown - (SHARE * max_slowdown).min(MOST)
+}
+
+/// The slowdown that a plan may take once another one has shown what the job takes: all of what is
+/// allowed, but for what a measurement may be off by.
+fn nearest(max_slowdown: f64) -> f64 {
+    const SHARE: f64 = 0.05;
+    const MOST: f64 = 0.001;
     max_slowdown - (SHARE * max_slowdown).min(MOST)
 }
 
@@ -27,8 +36,10 @@ const WORTH_USING: f64 = 0.003;
 pub(super) struct Goal {
     /// What a step takes at default clocks, in seconds.
     pub(super) default_s: f64,
-    /// By what share a step should take longer.
-    pub(super) slowdown: f64,
+    /// By what share a step may take longer.
+    pub(super) max_slowdown: f64,
+    /// The changes of clocks that a GPU may make in a second.
+    pub(super) changes_per_second: f64,
 }
 
 /// A plan to be tried.
@@ -59,7 +70,7 @@ pub(super) struct Candidates {
     fast: Option<Tried>,
     /// The fastest plan that was too slow.
     slow: Option<Tried>,
-    /// What was saved, as a share of what was predicted, by the plan that kept least of it.
+    /// What the last plan saved, as a share of what was predicted of it.
     share_kept: f64,
     is_exhausted: bool,
 }
@@ -77,6 +88,18 @@ impl Candidates {
         }
     }
 
+    /// The same job with another frontier, because more is known of what plans take; what came of
+    /// those that were tried is to be observed again.
+    pub(super) fn replaced(&self, frontier: Frontier) -> Self {
+        Self::new(frontier, self.all_max, self.goal)
+    }
+
+    /// What a step takes, in seconds, as far as it was profiled, if it is longer than at default clocks
+    /// by this share: what a job does beside takes its time under any plan.
+    pub(super) fn measured_s(&self, slowdown: f64) -> f64 {
+        self.all_max.iteration_time_s + slowdown * self.goal.default_s
+    }
+
     pub(super) fn frontier(&self) -> &Frontier {
         &self.frontier
     }
@@ -88,18 +111,16 @@ impl Candidates {
         }
         let [fastest_s, cheapest_s] =
             [Deadline::Fastest, Deadline::MinEnergy].map(|end| self.frontier.seconds(end));
-        let Goal { default_s, slowdown } = self.goal;
+        let Goal { default_s, max_slowdown, .. } = self.goal;
+        let (slowdown, nearest) = (aim(max_slowdown), nearest(max_slowdown));
         let step_s = (cheapest_s - fastest_s) / self.frontier.points().len() as f64;
         let finest_s = step_s.min(FINEST * default_s);
         let (limit_s, measured) = match (self.fast, self.slow) {
-            // What a job does beside what was profiled takes its time at any clock. A hair more, so
-            // that a plan exactly as fast is within 0 %.
-            (None, None) => {
-                ((self.all_max.iteration_time_s + slowdown * default_s) * (1.0 + 1e-12), None)
-            }
+            // A hair more, so that a plan exactly as fast is within 0 %.
+            (None, None) => (self.measured_s(slowdown) * (1.0 + 1e-12), None),
             // A job may be less slow than its plan said.
             (Some(fast), None) => {
-                let left_s = (slowdown - fast.slowdown) * default_s;
+                let left_s = (nearest - fast.slowdown) * default_s;
                 let limit_s = (fast.predicted_s + left_s).min(cheapest_s);
                 if limit_s - fast.predicted_s <= WORTH_USING * default_s {
                     return Ok(None);
@@ -112,7 +133,7 @@ impl Candidates {
                 (slow.predicted_s.min(cheapest_s) - over_s, None)
             }
             (Some(fast), Some(slow)) => {
-                let share = (slowdown - fast.slowdown) / (slow.slowdown - fast.slowdown);
+                let share = (nearest - fast.slowdown) / (slow.slowdown - fast.slowdown);
                 let along = |fast: f64, slow: f64| fast + share * (slow - fast);
                 let limit_s = along(fast.predicted_s, slow.predicted_s);
                 let apart_s = (limit_s - fast.predicted_s).min(slow.predicted_s - limit_s);
@@ -126,8 +147,41 @@ impl Candidates {
             return Ok(None);
         }
         let plan = self.frontier.plan_for(Due::AtMost(limit_s.max(fastest_s)))?;
-        let expected = measured.unwrap_or_else(|| self.share_kept * self.promised(&plan));
-        Ok(Some(Candidate { plan, expected }))
+        if !self.is_allowed(&plan) {
+            let allowed = self.cheapest_allowed(limit_s)?.filter(|_| measured.is_none());
+            return Ok(allowed.map(|plan| self.as_promised(plan)));
+        }
+        Ok(Some(match measured {
+            Some(expected) => Candidate { plan, expected },
+            None => self.as_promised(plan),
+        }))
+    }
+
+    fn as_promised(&self, plan: Plan) -> Candidate {
+        let expected = self.share_kept * self.promised(&plan);
+        Candidate { plan, expected }
+    }
+
+    /// Whether a plan changes clocks no more often than the policy allows.
+    fn is_allowed(&self, plan: &Plan) -> bool {
+        let Goal { default_s, changes_per_second, .. } = self.goal;
+        changes::most_in_a_step(plan) as f64 <= changes_per_second * default_s
+    }
+
+    /// The plan of this frontier that takes least energy of those that the policy allows and that take
+    /// no longer, in seconds, than this.
+    fn cheapest_allowed(&self, limit_s: f64) -> Result<Option<Plan>, PlanError> {
+        let is_in_time = |point: &Point| point.iteration_time_s <= limit_s;
+        let mut in_time: Vec<(usize, Point)> =
+            self.frontier.plans().enumerate().filter(|(_, point)| is_in_time(point)).collect();
+        in_time.sort_by(|(_, a), (_, b)| a.iteration_energy_j.total_cmp(&b.iteration_energy_j));
+        for (place, _) in in_time {
+            let plan = self.frontier.plan(place)?;
+            if self.is_allowed(&plan) {
+                return Ok(Some(plan));
+            }
+        }
+        Ok(None)
     }
 
     /// What came of a plan.
@@ -137,10 +191,16 @@ impl Candidates {
         let tried = Tried { predicted_s: predicted.iteration_time_s, slowdown, saving };
         let promised = self.promised(plan);
         if promised > 0.0 {
-            self.share_kept = self.share_kept.min((saving / promised).max(0.0));
+            self.share_kept = (saving / promised).clamp(0.0, 1.0);
         }
-        let place = if slowdown > self.goal.slowdown { &mut self.slow } else { &mut self.fast };
-        *place = Some(tried);
+        if slowdown > nearest(self.goal.max_slowdown) {
+            self.slow = Some(tried);
+            return;
+        }
+        self.fast = Some(tried);
+        // A slower plan that saved less is not of this frontier: it was made for shorter delays. What
+        // saves more may lie beyond it.
+        self.slow = self.slow.filter(|slow| slow.saving > saving);
     }
 
     /// No other plan is to be tried.
@@ -194,8 +254,9 @@ mod tests {
         costs().next().unwrap()
     }
 
-    fn candidates(default_s: f64, slowdown: f64) -> Candidates {
-        Candidates::new(FRONTIER.clone(), all_max(), Goal { default_s, slowdown })
+    fn candidates(default_s: f64, max_slowdown: f64) -> Candidates {
+        let goal = Goal { default_s, max_slowdown, changes_per_second: f64::INFINITY };
+        Candidates::new(FRONTIER.clone(), all_max(), goal)
     }
 
     fn time_s(plan: &Plan) -> f64 {
@@ -211,9 +272,10 @@ mod tests {
     fn the_first_saves_most_of_those_within_the_slowdown() {
         let all_max_s = all_max().iteration_time_s;
         let first = candidates(all_max_s, 0.02).next().unwrap().unwrap();
-        let within = FRONTIER.points().filter(|point| point.iteration_time_s <= 1.02 * all_max_s);
+        let aim_s = (1.0 + aim(0.02)) * all_max_s;
+        let within = FRONTIER.points().filter(|point| point.iteration_time_s <= aim_s);
         let predicted = first.plan.predicted.unwrap();
-        assert!(predicted.iteration_time_s <= 1.02 * all_max_s * (1.0 + 1e-12));
+        assert!(predicted.iteration_time_s <= aim_s * (1.0 + 1e-12));
         assert!(predicted.iteration_energy_j <= within.last().unwrap().iteration_energy_j);
         assert_eq!(first.expected, Cost::from(predicted).saving_on(&all_max()));
     }
@@ -246,6 +308,37 @@ mod tests {
         let third = candidates.next().unwrap().unwrap();
         assert!(time_s(&third.plan) > time_s(&first.plan));
         assert!(time_s(&third.plan) < time_s(&second.plan));
+    }
+
+    #[test]
+    fn one_made_without_knowing_the_delays_does_not_bound_those_made_with_them() {
+        let default_s = all_max().iteration_time_s;
+        let mut candidates = candidates(default_s, 0.02);
+        let unknowing = candidates.next().unwrap().unwrap();
+        candidates.observe(&unknowing.plan, &compared(0.5 * unknowing.expected, 0.06));
+        let second = candidates.next().unwrap().unwrap();
+        candidates.observe(&second.plan, &compared(0.8 * unknowing.expected, 0.006));
+        let third = candidates.next().unwrap().unwrap();
+        let more = (time_s(&third.plan) - time_s(&second.plan)) / default_s;
+        assert!(more > 0.01 && more <= 0.014 + 1e-9, "{more}");
+    }
+
+    #[test]
+    fn what_changes_clocks_more_often_than_the_policy_allows_is_not_tried() {
+        let default_s = all_max().iteration_time_s;
+        let next = |changes_in_a_step: f64| {
+            let changes_per_second = changes_in_a_step / default_s;
+            let goal = Goal { default_s, max_slowdown: 0.05, changes_per_second };
+            let candidate = Candidates::new(FRONTIER.clone(), all_max(), goal).next().unwrap();
+            candidate
+                .map(|candidate| (changes::most_in_a_step(&candidate.plan), candidate.expected))
+        };
+        let (most, free) = next(f64::INFINITY).unwrap();
+        assert!(most > 2);
+        assert_eq!(next(most as f64), Some((most, free)));
+        if let Some((changes, expected)) = next(most as f64 - 0.5) {
+            assert!(changes < most && expected <= free, "{changes}: {expected} of {free}");
+        }
     }
 
     proptest! {

@@ -3,6 +3,7 @@
 use pfo_planner::{Plan, Prediction};
 use pfo_protocol::TrialRun;
 
+use super::changes;
 use crate::failure::Failure;
 use crate::planning::plan_file::LabelledPlan;
 use crate::status::plan_text::power_limits;
@@ -23,13 +24,12 @@ impl Contender {
         Ok(Self { label, predicted: plan.predicted, run, plan: Some(plan.clone()) })
     }
 
-    /// Steps until it runs as it will in the long run: pfod has to know how long waits take before
-    /// it sets their clocks.
+    /// Steps until it runs as it will in the long run: pfod has to know how long instructions and waits
+    /// take before it asks for clocks ahead, and sets those of waits.
     pub(super) fn settling_steps(&self) -> u32 {
-        const WAITS_ARE_KNOWN: u32 = 4;
-        let TrialRun::Plan { table, .. } = &self.run else { return 0 };
-        let has_waits = table.stages().iter().flatten().any(|unit| unit.wait_mhz.is_some());
-        if has_waits { WAITS_ARE_KNOWN } else { 0 }
+        const TIMES_ARE_KNOWN: u32 = 4;
+        let changes = |plan: &Plan| !plan.waits.is_empty() || changes::most_in_a_step(plan) > 0;
+        if self.plan.as_ref().is_some_and(changes) { TIMES_ARE_KNOWN } else { 0 }
     }
 
     /// Power limits of each stage, in watts, that this policy has found.
@@ -41,5 +41,21 @@ impl Contender {
             run: TrialRun::PowerLimits { label: policy.to_owned(), limits_w },
             plan: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::changes::tests::plan_of;
+
+    #[test]
+    fn a_plan_that_changes_clocks_settles_until_they_are_asked_for_ahead() {
+        let settling_steps = |clocks: [u32; 4]| {
+            Contender::plan("p".to_owned(), &plan_of(clocks)).unwrap().settling_steps()
+        };
+        assert_eq!(settling_steps([900; 4]), 0);
+        assert_eq!(settling_steps([1400, 1400, 900, 900]), 4);
+        assert_eq!(Contender::power_limits("zeus", vec![300]).settling_steps(), 0);
     }
 }

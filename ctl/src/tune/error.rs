@@ -16,6 +16,8 @@ pub(crate) enum TuneError {
          overlap ({lowest} W … {highest} W)"
     )]
     NoCommonLimit { job: JobName, lowest: u32, highest: u32 },
+    #[error("the power limits of job {job} are not known here: none of its GPUs is on this node")]
+    NoGpuHere { job: JobName },
     #[error("no plan was kept: job {job} is at default clocks")]
     NothingKept { job: JobName },
     #[error(
@@ -31,7 +33,8 @@ impl Explained for TuneError {
             Self::Uncertain { .. } => Exit::KeptUncertain,
             Self::NoWaits { .. }
             | Self::UnknownMicrobatches { .. }
-            | Self::NoCommonLimit { .. } => Exit::Failed,
+            | Self::NoCommonLimit { .. }
+            | Self::NoGpuHere { .. } => Exit::Failed,
         }
     }
 
@@ -40,6 +43,7 @@ impl Explained for TuneError {
             Self::NoWaits { .. } => "give it with --p2p-power WATTS",
             Self::UnknownMicrobatches { .. } => "give their number with --microbatches",
             Self::NoCommonLimit { .. } => "give --knob clock to search over clocks instead",
+            Self::NoGpuHere { .. } => "run the command on one of the job's nodes",
             Self::Uncertain { .. } => "measure more --steps to be certain",
             Self::NothingKept { .. } => return None,
         };

@@ -1,7 +1,7 @@
 //! Zeus' search over power limits on the running job, trial by trial.
 
 use pfo_planner::{Instruction, Stage, Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
-use pfo_protocol::{GpuName, Request, Response, TrialLength, TrialResult, TrialRun};
+use pfo_protocol::{GpuName, GpuUuid, Request, Response, TrialLength, TrialResult, TrialRun};
 use serde::Serialize;
 
 use super::TuneError;
@@ -60,20 +60,25 @@ impl<D: Measuring> LimitSearch<'_, '_, D> {
         Ok(FoundLimits { limits_w: found.swap_remove(chosen), searched })
     }
 
-    /// The power limits that all of the job's GPUs may have, in watts.
+    /// The power limits that all of the job's GPUs on this node may have, in watts. Other nodes say so if
+    /// one of theirs may not have a limit that is tried.
     fn range(&self) -> Result<(u32, u32), Error> {
-        let (mut lowest, mut highest) = (0, u32::MAX);
-        for rank in &self.baseline.ranks {
+        let here = patiently(self.held.progress(), || Ok(self.daemons.pfod()?.status()?.gpus))?;
+        let is_here = |uuid: &GpuUuid| here.iter().any(|gpu| gpu.uuid == *uuid);
+        let mut common = None;
+        for rank in self.baseline.ranks.iter().filter(|rank| is_here(&rank.gpu_uuid)) {
             let gpu = GpuName::Uuid(rank.gpu_uuid.clone());
             let (lowest_w, highest_w) = self.range_of(&gpu)?;
-            (lowest, highest) = (lowest_w.max(lowest), highest_w.min(highest));
+            let (lowest, highest) = common.unwrap_or((lowest_w, highest_w));
+            common = Some((lowest_w.max(lowest), highest_w.min(highest)));
         }
-        match lowest <= highest {
-            true => Ok((lowest, highest)),
-            false => {
-                let job = self.held.job().clone();
-                Err(TuneError::NoCommonLimit { job, lowest, highest }.into())
+        let job = || self.held.job().clone();
+        match common {
+            Some((lowest, highest)) if lowest <= highest => Ok((lowest, highest)),
+            Some((lowest, highest)) => {
+                Err(TuneError::NoCommonLimit { job: job(), lowest, highest }.into())
             }
+            None => Err(TuneError::NoGpuHere { job: job() }.into()),
         }
     }
 

@@ -2,17 +2,21 @@
 //! and leaves the job running it.
 
 mod candidates;
+mod changes;
 mod contender;
 mod error;
+mod held_up;
 mod instruction_times;
 mod limit_search;
 mod microbatches;
+mod own_order;
 mod p2p_power;
 mod planned_power;
 mod profile_source;
 mod report;
 mod search;
 mod switching;
+mod transfers;
 mod tuned_job;
 mod turn;
 mod useful_clocks;
@@ -32,7 +36,7 @@ use crate::arguments::{JobArguments, Slowdown, number};
 use crate::daemons::{Agent, Daemons, Pfod};
 use crate::error::Error;
 use crate::failure::Failure;
-use crate::fleet::{FleetError, is_measured_whole};
+use crate::fleet::is_measured_whole;
 use crate::output::Output;
 use crate::planning::file;
 use crate::planning::measured::TreatmentArguments;
@@ -54,10 +58,17 @@ use crate::trial::{
 /// daemon is waited for. Every stage must have a rank on this node, or the job be one of a fleet, all of
 /// whose nodes are measured; every GPU must have an energy counter.
 ///
+/// The plan is for the order in which the job runs its instructions, which pfo-agent reads from one of
+/// its steps, unless --schedule or --order gives another.
+///
 /// Where power limits keep the GPUs below the clocks that the profile asked for, no plan asks for
 /// more than they hold. The report says what that alone saves.
 ///
-/// Without pfo-agent, --profile, --microbatches and --p2p-power must be given.
+/// Transfers between stages are planned with what they take on the job, if its ranks are on one node:
+/// the clocks of several nodes do not compare.
+///
+/// Without pfo-agent, --profile, --microbatches and --p2p-power must be given, and transfers take no
+/// time unless --transfer-ms says it.
 #[derive(Args)]
 pub(crate) struct Tune {
     #[command(flatten)]
@@ -122,7 +133,8 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "N", default_value = "2", value_parser = number::positive)]
     search_steps: u32,
 
-    /// Steps to run before each measurement; at least four where the plan has clocks for waits
+    /// Steps to run before each measurement; at least four where the plan changes clocks, which pfod asks
+    /// for ahead once it knows how long instructions take
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
 
@@ -195,20 +207,15 @@ impl Tune {
             require_every_stage(daemons, &self.job)?;
         }
         require_energy_counters(daemons, &self.job)?;
-        let limits_power = matches!(self.policy, Policy::ZeusGlobal | Policy::ZeusPerStage)
-            && self.knob == Knob::PowerLimit;
-        if whole && limits_power {
-            return Err(FleetError::PowerLimits { job: self.job.name().clone() }.into());
-        }
         let mut report = match (self.policy, self.knob) {
             (Policy::ZeusGlobal, Knob::PowerLimit) => {
-                self.limit_power(daemons, &interrupt, ZeusSearch::Global)?
+                self.limit_power(daemons, &interrupt, ZeusSearch::Global, whole)?
             }
             (Policy::ZeusPerStage, Knob::PowerLimit) => {
-                self.limit_power(daemons, &interrupt, ZeusSearch::PerStage)?
+                self.limit_power(daemons, &interrupt, ZeusSearch::PerStage, whole)?
             }
-            _ if whole => self.plan::<Agent>(daemons, &interrupt)?,
-            _ => self.plan::<Pfod>(daemons, &interrupt)?,
+            _ if whole => self.plan::<Agent>(daemons, &interrupt, whole)?,
+            _ => self.plan::<Pfod>(daemons, &interrupt, whole)?,
         };
         report.guard(daemons, &self.job, (!self.no_guard).then_some(self.max_slowdown));
         if self.json {

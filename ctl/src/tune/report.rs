@@ -1,5 +1,7 @@
 //! The report of tuning a job, for people and for scripts.
 
+use std::time::Duration;
+
 use pfo_planner::{Frontier, Plan, PlanError};
 use pfo_protocol::{GuardStatus, JobName, PlanStatus};
 use serde::Serialize;
@@ -8,6 +10,7 @@ use super::contender::Contender;
 use super::limit_search::Searched;
 use super::planned_power::PlannedPower;
 use super::profile_source::Origin;
+use super::transfers::Transfers;
 use super::useful_clocks::UsefulClocks;
 use super::verification::{Compared, Verdict};
 use crate::arguments::{JobArguments, Slowdown};
@@ -21,6 +24,9 @@ use crate::status::quantity::{joules, percent, seconds};
 use crate::status::table::{Cell, Table, Tone, heading};
 use crate::text::harmless;
 use crate::trial::{Interval, Window};
+
+/// For how long a page looks at the GPUs of the job.
+const OBSERVED: Duration = Duration::from_secs(5);
 
 /// How intervals are made, in a sentence.
 const METHOD: &str =
@@ -75,6 +81,16 @@ pub(super) struct PlannedWith {
     pub(super) p2p_power: PlannedPower,
     /// How late clocks are in the plans, in seconds.
     pub(super) late_s: f64,
+    /// How long transfers take in the plans, in seconds.
+    pub(super) transfer_s: f64,
+    /// What is known of the time of transfers.
+    pub(super) transfers: Transfers,
+    /// The order that the job runs, if the plans are for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) order: Option<String>,
+    /// For how long each change of clocks holds up its stage in the plans, in seconds: as it was
+    /// learned from plans that took longer than predicted.
+    pub(super) held_up_s: f64,
 }
 
 /// Means of what a step took before anything was tried.
@@ -205,6 +221,7 @@ impl Report {
             frontier,
             plan: self.kept_plan.clone(),
             tuned: Some(self.render(Look::default())),
+            observe: OBSERVED,
             ..Beside::default()
         })
     }
@@ -331,7 +348,16 @@ impl PlannedWith {
             0.0 => String::new(),
             late_s => format!("; clocks are up to {} late", seconds(late_s)),
         };
-        format!("{profile}, {origin}; P2P-blocking power {}{late}", harmless(&power))
+        let transfers = self.transfers.in_words(self.transfer_s);
+        let order = self.order.as_ref().map_or_else(String::new, |order| format!("; {order}"));
+        let held_up = match self.held_up_s {
+            0.0 => String::new(),
+            held_up_s => {
+                format!("; each change of clocks holds up its stage for {}", seconds(held_up_s))
+            }
+        };
+        let power = harmless(&power);
+        format!("{profile}, {origin}; P2P-blocking power {power}{late}{held_up}{transfers}{order}")
     }
 }
 
@@ -359,6 +385,10 @@ mod tests {
             profile_origin: Origin::File,
             p2p_power: PlannedPower::of_waits(&pfo_planner::Watts(83.6).into()),
             late_s: 0.015,
+            transfer_s: 0.004,
+            transfers: Transfers::Given,
+            order: None,
+            held_up_s: 0.002,
         };
         Report { planned_with: Some(planned_with), tried, ..report }
     }
@@ -392,6 +422,7 @@ mod tests {
             "+0.25 %  (+0.20 to +0.30 %)",
             "16.2 %  (15.8 to 16.6 %)",
             "84 W, measured in its waits",
+            "each change of clocks holds up its stage for 2.000 ms",
         ] {
             assert!(text.contains(words), "no {words:?} in\n{text}");
         }

@@ -1,7 +1,7 @@
 //! How late clocks are on a job, as its daemon knows it.
 
 use pfo_planner::{Delays, Profile};
-use pfo_protocol::{GpuStatus, JobStatus, RankStatus};
+use pfo_protocol::{GpuStatus, JobStatus, RankStatus, Status};
 
 use super::Tune;
 use crate::calibrate;
@@ -54,14 +54,19 @@ impl Tune {
         }
     }
 
-    /// The delays with which to plan for the job.
-    pub(super) fn delays(&self, daemons: &Daemons, profile: &Profile) -> Result<Delays, Error> {
-        let status = daemons.pfod()?.status()?;
+    /// The job in a status; none if it has no ranks on the node.
+    pub(super) fn of_job<'a>(&self, status: &'a Status) -> Option<&'a JobStatus> {
         let owner = self.job.selector().uid;
         let is_meant = |job: &&JobStatus| {
             job.job == *self.job.name() && owner.is_none_or(|owner| owner == job.uid)
         };
-        let ranks = status.jobs.iter().find(is_meant).map_or(&[][..], |job| &job.ranks);
+        status.jobs.iter().find(is_meant)
+    }
+
+    /// The delays with which to plan for the job.
+    pub(super) fn delays(&self, daemons: &Daemons, profile: &Profile) -> Result<Delays, Error> {
+        let status = daemons.pfod()?.status()?;
+        let ranks = self.of_job(&status).map_or(&[][..], |job| &job.ranks);
         Ok(self.schedule.delays(late_clocks(of_ranks(ranks), profile)))
     }
 }
@@ -71,16 +76,22 @@ impl Tune {
 fn of_ranks(ranks: &[RankStatus]) -> Delays {
     let most = |of: fn(&RankStatus) -> f64| ranks.iter().map(of).fold(0.0, f64::max);
     let set_call_s = most(|rank| rank.set_call_mean_us / 1e6);
-    let switch_latency_s = most(|rank| rank.settle_ms / 1e3).max(set_call_s);
+    let switch_latency_s = most(|rank| rank.settle_ms / 1e3);
     Delays { switch_latency_s, set_call_s, ..Delays::default() }
 }
 
-/// What is left of these delays in plans over a profile: nothing where every instruction is long
-/// enough for `pfod` to ask ahead.
+/// What is left of these delays in plans over a profile. Where every instruction is long enough for
+/// `pfod` to ask ahead, no clock is late; and where a call returns while the next instruction runs,
+/// it is in nobody's way.
 fn late_clocks(delays: Delays, profile: &Profile) -> Delays {
     let times_s = profile.rows().map(|(_, _, measured)| measured.time_s);
     let shortest_s = times_s.fold(f64::INFINITY, f64::min);
-    if shortest_s >= AHEAD * delays.switch_latency_s { Delays::default() } else { delays }
+    let asks_ahead = shortest_s >= AHEAD * delays.switch_latency_s;
+    match (asks_ahead, shortest_s >= delays.set_call_s) {
+        (true, true) => Delays::default(),
+        (true, false) => Delays { switch_latency_s: 0.0, ..delays },
+        (false, _) => delays,
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +108,15 @@ mod tests {
         let delays = Delays { switch_latency_s: 0.02, set_call_s: 0.01, ..Delays::default() };
         assert_eq!(late_clocks(delays, &profile(0.05)), Delays::default());
         assert_eq!(late_clocks(delays, &profile(0.04)), delays);
+    }
+
+    #[test]
+    fn calls_that_block_for_longer_than_an_instruction_do_so_in_plans_even_where_no_clock_is_late()
+    {
+        let delays = Delays { switch_latency_s: 0.008, set_call_s: 0.05, ..Delays::default() };
+        let blocking = Delays { switch_latency_s: 0.0, ..delays };
+        assert_eq!(late_clocks(delays, &profile(0.03)), blocking);
+        assert_eq!(late_clocks(delays, &profile(0.05)), Delays::default());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! How long a turn is: as many steps as were asked for, and enough of short ones to be measured.
 
-use pfo_protocol::{TrialLength, TrialRun};
+use pfo_protocol::{RecordedTrial, SamplePage, TrialLength, TrialResult, TrialRun};
 
 use super::Tune;
+use crate::daemons::Agent;
 use crate::error::Error;
 use crate::trial::{Held, Measuring};
 
@@ -16,13 +17,31 @@ const SETTLING_S: f64 = 0.1;
 impl Tune {
     /// Measures default clocks, and again with more steps if these are over too soon.
     pub(super) fn baseline<D: Measuring>(&self, held: &mut Held<D>) -> Result<D::Trial, Error> {
-        let trial = held.trial(&TrialRun::DefaultClocks, self.turn(f64::INFINITY))?;
+        let run = |length| held.trial(&TrialRun::DefaultClocks, length);
+        self.long_enough(run, D::windows)
+    }
+
+    /// The same, with each instruction by itself.
+    pub(super) fn baseline_with_samples(
+        &self,
+        held: &mut Held<Agent>,
+    ) -> Result<(RecordedTrial, Vec<SamplePage>), Error> {
+        let run = |length| held.trial_with_samples(&TrialRun::DefaultClocks, length);
+        self.long_enough(run, |(recorded, _)| &recorded.trial)
+    }
+
+    fn long_enough<T>(
+        &self,
+        mut run: impl FnMut(TrialLength) -> Result<T, Error>,
+        windows: impl Fn(&T) -> &TrialResult,
+    ) -> Result<T, Error> {
+        let trial = run(self.turn(f64::INFINITY))?;
         // Of steps that are over before the counter moves, only the time is known.
-        let steps = &D::windows(&trial).steps;
+        let steps = &windows(&trial).steps;
         let took_s: f64 = steps.iter().map(|step| step.time_s).sum();
         let turn = self.turn(took_s / steps.len() as f64);
         match turn.steps > self.steps {
-            true => held.trial(&TrialRun::DefaultClocks, turn),
+            true => run(turn),
             false => Ok(trial),
         }
     }

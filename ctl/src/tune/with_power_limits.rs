@@ -18,14 +18,29 @@ impl Tune {
         daemons: &Daemons,
         interrupt: &Interrupt,
         search: ZeusSearch,
+        whole: bool,
     ) -> Result<Report, Error> {
-        let (baseline, found) = match search {
-            ZeusSearch::Global => self.search_limits::<Pfod>(daemons, interrupt, search)?,
-            // Stages are balanced by the times of their forwards, which the agent records.
-            ZeusSearch::PerStage => self.search_limits::<Agent>(daemons, interrupt, search)?,
+        let found = match search {
+            ZeusSearch::Global if !whole => {
+                self.search_limits::<Pfod>(daemons, interrupt, search)?
+            }
+            // Stages are balanced by the times of their forwards, which the agent records. It also
+            // measures all nodes of a job.
+            _ => self.search_limits::<Agent>(daemons, interrupt, search)?,
         };
-        let FoundLimits { limits_w, searched } = found;
-        let mut tuned: TunedJob<Pfod> = self.hold(daemons, interrupt, Some(baseline))?;
+        match whole {
+            true => self.try_limits::<Agent>(daemons, interrupt, found),
+            false => self.try_limits::<Pfod>(daemons, interrupt, found),
+        }
+    }
+
+    fn try_limits<D: Measuring>(
+        &self,
+        daemons: &Daemons,
+        interrupt: &Interrupt,
+        (baseline, FoundLimits { limits_w, searched }): (TrialResult, FoundLimits),
+    ) -> Result<Report, Error> {
+        let mut tuned: TunedJob<D> = self.hold(daemons, interrupt, Some(baseline))?;
         tuned.report.search_trials = searched.len() as u32;
         tuned.report.searched = searched;
         let contender = Contender::power_limits(&tuned.report.policy, limits_w);

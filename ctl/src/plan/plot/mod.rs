@@ -4,6 +4,7 @@
 //! suit either format; how strokes become a file, in `picture` and `lettering`.
 
 mod colours;
+mod course_picture;
 mod frontier_picture;
 mod lettering;
 mod picture;
@@ -22,6 +23,8 @@ use crate::planning::comparison::Cost;
 use crate::planning::file;
 use crate::planning::replayed::ReplayArguments;
 use crate::progress::Progress;
+pub(crate) use course_picture::Course;
+use course_picture::CoursePicture;
 use frontier_picture::FrontierPicture;
 use picture::{Form, Picture, Size};
 use points::{Origin, Points};
@@ -104,6 +107,11 @@ pub(crate) fn timeline_svg(profile: &Profile, plan: &Plan) -> Result<String, Fai
     let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
     let picture = TimelinePicture::new(plan, &timeline, energy_j, Colouring::Frequency);
     svg(picture.size(), &picture)
+}
+
+/// What GPUs did over some seconds as the text of an SVG.
+pub(crate) fn course_svg(courses: &[Course]) -> Result<String, Failure> {
+    svg(CoursePicture::SIZE, &CoursePicture::new(courses))
 }
 
 fn svg(size: Size, picture: &impl Picture) -> Result<String, Failure> {

@@ -290,11 +290,19 @@ impl TimelinePicture<'_> {
         };
         let mut x = write(LEFT, format!("{:.0} {unit} ", self.lowest))? + 4;
         for pixel in 0..WIDTH {
-            let share = f64::from(pixel) / f64::from(WIDTH - 1);
+            let share = match self.highest - self.lowest < 0.5 {
+                true => 1.0,
+                false => f64::from(pixel) / f64::from(WIDTH - 1),
+            };
             let ends = [(x + pixel, Y), (x + pixel + 1, Y + 14)];
             area.draw(&Rectangle::new(ends, ramp(share).filled()))?;
         }
-        x = write(x + WIDTH + 8, format!("{:.0} {unit}", self.highest))? + 32;
+        // One value has no second end.
+        let highest = match self.highest - self.lowest < 0.5 {
+            true => String::new(),
+            false => format!("{:.0} {unit}", self.highest),
+        };
+        x = write(x + WIDTH + 8, highest)? + 32;
         let swatch = |x: i32, top: i32, colour: RGBColor| {
             area.draw(&Rectangle::new([(x, top), (x + 22, Y + 14)], colour.filled()))
         };

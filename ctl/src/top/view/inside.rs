@@ -15,7 +15,7 @@ use crate::top::keys::Sort;
 use crate::top::sheet::{Column, Entry, Row, Sheet};
 
 /// From the lowest to the highest clock of a plan.
-const LEVELS: [&str; 8] = [
+pub(super) const LEVELS: [&str; 8] = [
     "\u{2581}", "\u{2582}", "\u{2583}", "\u{2584}", "\u{2585}", "\u{2586}", "\u{2587}", "\u{2588}",
 ];
 
@@ -90,12 +90,16 @@ pub(super) fn plan(table: &ClockTable, colour: bool) -> Vec<Line<'static>> {
 
 /// Forwards have a colour of their own.
 fn bar(unit: &PlannedUnit, lowest: u32, highest: u32, colour: bool) -> Span<'static> {
-    let last = LEVELS.len() as u32 - 1;
-    let level = match highest - lowest {
-        0 => last,
-        range => ((unit.mhz.0 - lowest) * last + range / 2) / range,
-    };
     let is_forward = unit.unit.instruction == Instruction::Forward;
     let style = if colour && is_forward { Style::new().fg(Color::Cyan) } else { Style::new() };
-    Span::styled(LEVELS[level as usize], style)
+    Span::styled(LEVELS[level(unit.mhz.0, (lowest, highest))], style)
+}
+
+/// The place of a clock among the levels.
+pub(super) fn level(mhz: u32, (lowest, highest): (u32, u32)) -> usize {
+    let last = LEVELS.len() - 1;
+    match highest - lowest {
+        0 => last,
+        range => ((mhz - lowest) as usize * last + range as usize / 2) / range as usize,
+    }
 }

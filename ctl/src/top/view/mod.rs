@@ -7,6 +7,7 @@ mod ranks;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod timeline;
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,17 @@ use ratatui::widgets::{Paragraph, Widget, Wrap};
 use super::feed::Snapshot;
 use super::keys::{List, Listing, Page, State};
 use super::paint::style;
-use super::sheet::{Sheet, cut, width_of};
+use super::sheet::{JobKey, Sheet, cut, width_of};
+use super::step::Step;
 use crate::status::daemon::pfod_line;
 use crate::status::quantity::span;
 use crate::status::table::Tone;
 
 /// From this height on there is room for the jobs above the GPUs.
 const ROOMY: u16 = 16;
+
+/// A free line, a title and a row: a title without a row says nothing.
+const LEAST_PART: usize = 3;
 
 /// What is known, and since when nothing new is.
 pub(super) struct Shown {
@@ -35,11 +40,13 @@ pub(super) struct Shown {
     last: Option<(Box<Snapshot>, Instant)>,
     /// Why `pfod` did not answer the last time, and for how long it has not.
     away: Option<(String, Duration)>,
+    /// The last step of the job that is looked into, or why it is not known.
+    step: Option<(JobKey, Result<Step, String>)>,
 }
 
 impl Shown {
     pub(super) fn new(every: Duration, colour: bool) -> Self {
-        Self { every, colour, last: None, away: None }
+        Self { every, colour, last: None, away: None, step: None }
     }
 
     /// Takes an answer. What was known stays while there is none.
@@ -54,6 +61,16 @@ impl Shown {
                 self.away = Some((why, now.saturating_duration_since(since)));
             }
         }
+    }
+
+    /// Takes a step of a job.
+    pub(super) fn take_step(&mut self, job: JobKey, step: Result<Step, String>) {
+        self.step = Some((job, step));
+    }
+
+    /// Another job is looked into, or the same one anew.
+    pub(super) fn forget_step(&mut self) {
+        self.step = None;
     }
 
     fn snapshot(&self) -> Option<&Snapshot> {
@@ -98,7 +115,7 @@ pub(super) fn listing(shown: &Shown, state: &State, area: Rect) -> Listing {
     let Some(snapshot) = shown.snapshot() else { return Listing::default() };
     let sheet = sheet(snapshot, state);
     let columns = sheet.columns();
-    let body = Parts::of(snapshot, state, &sheet, area).body;
+    let body = Parts::of(shown, snapshot, state, &sheet, area).body;
     let rows = sheet.rows.into_iter().map(|row| (row.id, row.job)).collect();
     Listing { rows, columns, page: body.height.saturating_sub(1).into() }
 }
@@ -110,7 +127,7 @@ struct Parts {
     /// Above the list: the jobs, or what is known of one.
     above: Rect,
     body: Rect,
-    /// Below the list: the plan of a job.
+    /// Below the list: the last step and the plan of a job.
     below: Rect,
     footer: Rect,
 }
@@ -118,7 +135,7 @@ struct Parts {
 impl Parts {
     /// The list comes first: what is above and below it takes what it does not need, and at least a
     /// part of a screen that has room.
-    fn of(snapshot: &Snapshot, state: &State, sheet: &Sheet, area: Rect) -> Self {
+    fn of(shown: &Shown, snapshot: &Snapshot, state: &State, sheet: &Sheet, area: Rect) -> Self {
         let mut left = area;
         let mut top = |height: u16| {
             let taken = Rect { height: height.min(left.height), ..left };
@@ -144,10 +161,8 @@ impl Parts {
                 let windows = inside::windows(job).rows.len() as u16;
                 let lines = inside::lines(job, snapshot).len() as u16;
                 above = (lines + 1 + if windows > 0 { windows + 1 } else { 0 }).min(spare);
-                let plan = plan_lines(snapshot, state, false).len() as u16;
-                below = (plan + 1).min(spare - above);
-                // A title without a row says nothing.
-                below = if below < 3 { 0 } else { below };
+                let lines = Below::of(shown, snapshot, state, area.width).lines(spare - above);
+                below = lines.len() as u16;
             }
             _ => {}
         }
@@ -160,10 +175,38 @@ impl Parts {
     }
 }
 
-fn plan_lines(snapshot: &Snapshot, state: &State, colour: bool) -> Vec<Line<'static>> {
-    match &snapshot.plan {
-        Some((job, table)) if Some(job) == state.job.as_ref() => inside::plan(table, colour),
-        _ => Vec::new(),
+/// What is below the ranks of a job: its last step and, if there is room, its plan.
+#[derive(Default)]
+struct Below {
+    step: Vec<Line<'static>>,
+    plan: Vec<Line<'static>>,
+}
+
+impl Below {
+    fn of(shown: &Shown, snapshot: &Snapshot, state: &State, width: u16) -> Self {
+        let Some(job) = &state.job else { return Self::default() };
+        let table = snapshot.plan.as_ref().filter(|(of, _)| of == job).map(|(_, table)| table);
+        let step = match shown.step.as_ref().filter(|(of, _)| of == job) {
+            Some((_, Ok(step))) => timeline::lines(step, table, width, shown.colour),
+            Some((_, Err(why))) => vec![Line::raw(format!("Last step: {why}"))],
+            None => Vec::new(),
+        };
+        let plan = table.map(|table| inside::plan(table, shown.colour)).unwrap_or_default();
+        Self { step, plan }
+    }
+
+    /// Both below a line that stays free. The plan is not cut below a step, which shows its clocks, too.
+    fn lines(self, room: u16) -> Vec<Line<'static>> {
+        let mut lines = Vec::new();
+        for part in [self.step, self.plan] {
+            let rest = usize::from(room) - lines.len();
+            let has_room = part.len() < rest || (lines.len() < LEAST_PART && rest >= LEAST_PART);
+            if !part.is_empty() && has_room {
+                lines.push(Line::default());
+                lines.extend(part.into_iter().take(rest - 1));
+            }
+        }
+        lines
     }
 }
 
@@ -171,7 +214,7 @@ fn plan_lines(snapshot: &Snapshot, state: &State, colour: bool) -> Vec<Line<'sta
 pub(super) fn draw(shown: &Shown, state: &State, area: Rect, buffer: &mut Buffer) {
     let Some(snapshot) = shown.snapshot().filter(|_| !area.is_empty()) else { return };
     let sheet = sheet(snapshot, state);
-    let parts = Parts::of(snapshot, state, &sheet, area);
+    let parts = Parts::of(shown, snapshot, state, &sheet, area);
     title(shown, snapshot, parts.title, buffer);
     tabs(shown, state, snapshot, parts.tabs, buffer);
     let selected = sheet.position(state.place(state.list).selected.as_deref());
@@ -188,7 +231,8 @@ pub(super) fn draw(shown: &Shown, state: &State, area: Rect, buffer: &mut Buffer
                 let line = Rect { y: parts.body.y + 1, height: 1, ..parts.body };
                 put(nothing(state), Style::new(), line, buffer);
             }
-            plan(shown, snapshot, state, parts.below, buffer);
+            let below = Below::of(shown, snapshot, state, area.width).lines(parts.below.height);
+            Paragraph::new(Text::from(below)).render(parts.below, buffer);
             let page = sheet.page(parts.body.height, selected);
             place = format!("{}-{} of {}", page.start + 1, page.end, sheet.rows.len());
             if page.len() == sheet.rows.len() {
@@ -298,15 +342,6 @@ fn above(snapshot: &Snapshot, state: &State, area: Rect, colour: bool, buffer: &
             let sort = state.place(List::Jobs).sort;
             jobs::sheet(snapshot, sort, "").draw(area, buffer, None, colour);
         }
-    }
-}
-
-/// The plan of a job, below a line that stays free.
-fn plan(shown: &Shown, snapshot: &Snapshot, state: &State, area: Rect, buffer: &mut Buffer) {
-    if area.height > 1 {
-        let lines = plan_lines(snapshot, state, shown.colour);
-        let area = Rect { y: area.y + 1, height: area.height - 1, ..area };
-        Paragraph::new(Text::from(lines)).render(area, buffer);
     }
 }
 

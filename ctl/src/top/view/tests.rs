@@ -1,6 +1,8 @@
 use std::fmt::Write;
 
-use pfo_protocol::{AgentStatus, ClockTable, Instruction, Mhz, PlannedUnit, Status, Unit};
+use pfo_protocol::{
+    AgentStatus, ClockTable, Instruction, Mhz, PlannedUnit, RanUnit, Stage, Status, Unit,
+};
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::{CrosstermBackend, TestBackend};
@@ -74,6 +76,23 @@ fn shown(snapshot: Snapshot) -> Shown {
     shown
 }
 
+/// The job has run a step: each stage as `plan` has it, one after the other's begin.
+fn stepped(snapshot: Snapshot) -> Shown {
+    let (key, table) = snapshot.plan.clone().unwrap();
+    let ran = |stage: u64, place: u64, unit: &PlannedUnit| {
+        let began_ns = (2 * stage + 3 * place) * 50_000_000;
+        RanUnit { unit: unit.unit, began_ns, ended_ns: began_ns + 100_000_000 }
+    };
+    let stages = table.stages().iter().zip(0_u16..).map(|(units, stage)| {
+        let units = units.iter().zip(0..);
+        (Stage(stage), units.map(|(unit, place)| ran(stage.into(), place, unit)).collect())
+    });
+    let stages = stages.collect();
+    let mut shown = shown(snapshot);
+    shown.take_step(key, Ok(Step { stages }));
+    shown
+}
+
 fn after(keys: &[Key], shown: &Shown, (width, height): (u16, u16)) -> State {
     let mut state = State::default();
     for key in keys {
@@ -100,7 +119,7 @@ const JOB: &[Key] = &[Key::Char('2'), Key::Enter];
 /// Every list at every size, as `tests/golden/top.txt` has them; `BLESS=1` writes it.
 #[test]
 fn the_lists_are_as_they_were_seen_to_be_good() {
-    let pages: [(&str, &[Key]); 6] = [
+    let pages: [(&str, &[Key]); 7] = [
         ("GPUs", &[]),
         ("jobs", &[Key::Char('2')]),
         (
@@ -108,13 +127,16 @@ fn the_lists_are_as_they_were_seen_to_be_good() {
             &[Key::Char('3'), Key::Right, Key::Right, Key::Right, Key::Right],
         ),
         ("a job", JOB),
+        ("a job and its last step", JOB),
         ("what needs attention", &[Key::Char('a')]),
         ("help", &[Key::Char('?')]),
     ];
     let mut text = String::new();
     for (width, height) in [(80, 24), (200, 50), (40, 10)] {
         for (name, keys) in &pages {
-            let screen = screen(&shown(snapshot()), keys, (width, height));
+            let shown =
+                if name.ends_with("step") { stepped(snapshot()) } else { shown(snapshot()) };
+            let screen = screen(&shown, keys, (width, height));
             write!(text, "===== {name}, {width}x{height}\n{}\n", screen.trim_end()).unwrap();
         }
     }
@@ -264,6 +286,22 @@ fn a_daemon_that_is_away_is_said_to_be_and_its_last_figures_stay() {
 }
 
 #[test]
+fn why_a_step_is_not_known_is_said_above_the_plan() {
+    let snapshot = snapshot();
+    let key = snapshot.plan.clone().unwrap().0;
+    let mut shown = shown(snapshot);
+    shown.take_step(key.clone(), Err("job gpt-7b of alice has ranks on other nodes".to_owned()));
+    for size in [(80, 24), (200, 50)] {
+        let text = screen(&shown, JOB, size);
+        assert!(text.contains("Last step: job gpt-7b of alice has ranks on"), "{text}");
+        assert!(text.contains("Plan in force") && text.contains("stage 2"), "{text}");
+    }
+    let other = (key.0, "another".parse().unwrap());
+    shown.take_step(other, Err("whatever".to_owned()));
+    assert!(!screen(&shown, JOB, (80, 24)).contains("whatever"));
+}
+
+#[test]
 fn without_colour_no_cell_has_one() {
     let mut shown = shown(snapshot());
     for colour in [false, true] {
@@ -297,7 +335,7 @@ proptest! {
         keys in proptest::collection::vec(any_key(), 0..12),
     ) {
         for snapshot in [snapshot(), large()] {
-            screen(&shown(snapshot), &keys, (width, height));
+            screen(&stepped(snapshot), &keys, (width, height));
         }
     }
 }

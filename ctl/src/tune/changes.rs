@@ -1,0 +1,108 @@
+//! How many changes of clocks a plan asks of a GPU, and how many the policy allows. `pfod` leaves out
+//! those beyond: the plan then runs at clocks that nobody planned.
+
+use pfo_planner::{Plan, StagePlan};
+use pfo_protocol::{GpuUuid, PolicyVerdict, Request, Response};
+
+use super::Tune;
+use crate::daemons::Daemons;
+use crate::error::Error;
+
+impl Tune {
+    /// The changes of clocks that each GPU of the job may make in a second, as the policy says it of the
+    /// caller; without end if it says nothing.
+    pub(super) fn changes_per_second(&self, daemons: &Daemons) -> Result<f64, Error> {
+        let mut pfod = daemons.pfod()?;
+        let status = pfod.status()?;
+        let ranks = self.of_job(&status).map_or(&[][..], |job| &job.ranks);
+        let gpus: Vec<&GpuUuid> = ranks.iter().map(|rank| &rank.gpu_uuid).collect();
+        match pfod.ask(Request::PolicyExplain { who: None, gpu: None })? {
+            Response::Policy(verdicts) => {
+                Ok(least_of(&verdicts, &gpus).map_or(f64::INFINITY, f64::from))
+            }
+            other => Err(pfod.unexpected(&other).into()),
+        }
+    }
+}
+
+fn least_of(verdicts: &[PolicyVerdict], gpus: &[&GpuUuid]) -> Option<u32> {
+    let of_job = verdicts.iter().filter(|verdict| gpus.contains(&&verdict.gpu.uuid));
+    of_job.filter_map(|verdict| Some(verdict.terms.as_ref()?.changes_per_second)).min()
+}
+
+/// The changes of clocks in a step of a plan, on the stage that has most; it changes from the last
+/// instruction to the first one of the next step, too.
+pub(super) fn most_in_a_step(plan: &Plan) -> usize {
+    let of_stage = |stage: &StagePlan| {
+        let clocks = || stage.instructions.iter().filter(|one| !one.instruction.is_fixed());
+        let next = clocks().cycle().skip(1);
+        let changes =
+            clocks().zip(next).filter(|(one, next)| one.frequency_mhz != next.frequency_mhz);
+        changes.count()
+    };
+    plan.stages.iter().map(of_stage).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use pfo_planner::{Frontier, Instruction, Mhz, Options, Pipeline, Profile, Schedule, Watts};
+    use pfo_protocol::{GpuListing, LeaseTerms};
+
+    use super::*;
+
+    /// A plan for one stage: two forwards and two backwards at these clocks.
+    pub(crate) fn plan_of(clocks: [u32; 4]) -> Plan {
+        let csv = "stage,instruction,frequency,time,energy\n0,forward,1400,1,99\n0,forward,900,2,99\n\
+                   0,backward,1400,1,99\n0,backward,900,2,99\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let pipeline = Pipeline::new(&profile, Schedule::GPipe, 2).unwrap();
+        let options = Options { plans: 2, ..Options::default() };
+        let frontier = Frontier::optimize(&pipeline, Watts(1.0), options, &|_| {}).unwrap();
+        let mut plan = frontier.plan(0).unwrap();
+        let planned = plan.stages[0].instructions.iter_mut();
+        planned.zip(clocks).for_each(|(one, mhz)| one.frequency_mhz = Mhz(mhz));
+        plan
+    }
+
+    #[test]
+    fn the_change_from_one_step_to_the_next_counts_and_what_asks_for_no_clock_does_not() {
+        assert_eq!(most_in_a_step(&plan_of([900; 4])), 0);
+        assert_eq!(most_in_a_step(&plan_of([1400, 900, 900, 900])), 2);
+        let mut plan = plan_of([1400, 900, 1400, 900]);
+        assert_eq!(most_in_a_step(&plan), 4);
+        plan.stages[0].instructions[1].instruction = Instruction::Load;
+        assert_eq!(most_in_a_step(&plan), 2);
+    }
+
+    #[test]
+    fn the_gpu_that_may_change_least_decides_and_those_of_others_do_not() {
+        let verdict = |digit: char, changes_per_second: u32| PolicyVerdict {
+            index: 0,
+            gpu: GpuListing {
+                uuid: uuid(digit),
+                pci_bus_id: "00000000:01:00.0".parse().unwrap(),
+                model: "A100".to_owned(),
+            },
+            decided_by: "the policy".to_owned(),
+            terms: Some(LeaseTerms {
+                min_mhz: Mhz(210),
+                max_mhz: Mhz(1410),
+                min_power_limit_w: 100,
+                changes_per_second,
+                restore_to_mhz: None,
+                sessions_per_user: 1,
+                idle_limit_s: 1,
+                require_process: false,
+                require_device: false,
+            }),
+        };
+        let verdicts = [verdict('1', 50), verdict('2', 20), verdict('3', 1)];
+        assert_eq!(least_of(&verdicts, &[&uuid('1'), &uuid('2')]), Some(20));
+        assert_eq!(least_of(&verdicts, &[&uuid('4')]), None);
+    }
+
+    fn uuid(digit: char) -> GpuUuid {
+        let of = |length| digit.to_string().repeat(length);
+        format!("GPU-{}-{}-{}-{}-{}", of(8), of(4), of(4), of(4), of(12)).parse().unwrap()
+    }
+}

@@ -61,6 +61,9 @@ fn main() -> ExitCode {
     if let Some(problem) = session.problem() {
         eprintln!("training at default clocks: {problem}");
     }
+    if let Some(problem) = session.plan_problem() {
+        eprintln!("training without the plan: {problem}");
+    }
 
     for _ in 0..steps {
         one_step(&session, stages - 1 - u32::from(stage), microbatches);

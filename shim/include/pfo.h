@@ -32,8 +32,8 @@
  * NULL session and then do nothing, so that a failed pfo_open needs no branch elsewhere.
  *
  * Call begin when the GPU starts the work and end when it has finished. A kernel launch is not a
- * begin: if the host runs ahead of its GPU, synchronize first, or call from a CUDA host function
- * (these calls are allowed there).
+ * begin: if the host runs ahead of its GPU, name the stream of the work with pfo_use_stream, or
+ * synchronize first, or call from a CUDA host function (these calls are allowed there).
  *
  * Threads: any thread may call any function. The caller keeps the order of begins and ends.
  * pfo_close must be the last call on a session. No function may be called from a signal handler.
@@ -41,7 +41,10 @@
  * Fork: in a child, the sessions of its parent do nothing. A child that trains opens its own.
  *
  * Environment: fields that struct pfo_rank leaves out are read from PFO_SOCKET; PFO_JOB, else
- * SLURM_JOB_ID; PFO_GPU, else the local rank of torchrun, Open MPI, PMI or Slurm.
+ * SLURM_JOB_ID; PFO_RUN, else SLURM_JOB_ID with SLURM_RESTART_COUNT and the --rdzv-id of torchrun
+ * (which run of the job this is, the same in all of its ranks); PFO_GPU, else the local rank of
+ * torchrun, Open MPI, PMI or Slurm. PFO_PLAN names the plan with which the job begins: a file, or "auto"
+ * for the one that pfo-agent keeps for it. It has to be the same for every rank.
  *
  * Link with: pkg-config --cflags --libs pfo
  */
@@ -118,6 +121,9 @@ enum pfo_code {
     PFO_FORKED = 158,          /* the session is that of the parent process */
     PFO_INTERNAL = 159,        /* the library failed */
 
+    /* Of pfo_plan_problem only. */
+    PFO_PLAN_UNUSABLE = 160, /* the plan cannot be read, or does not fit a rank */
+
     /* There is no session. */
     PFO_INVALID_DESCRIPTION = 200
 };
@@ -158,6 +164,9 @@ struct pfo_counters {
     uint64_t dropped;    /* events without a connection or with a full socket */
     uint64_t reconnects; /* how often a lost lease was regained */
     uint64_t connected;  /* 1 if the session holds a lease, as far as it knows; else 0 */
+    uint64_t misplaced;  /* instructions that began outside a step, or before the last one had ended */
+    uint64_t untimed;    /* calls on a stream that counted when they were made, CUDA being loaded */
+    uint64_t captured;   /* calls that counted for nothing: their stream was captured into a graph */
 };
 
 /* The microbatch after the last one of the same instruction (and chunk) in this step. */
@@ -198,6 +207,30 @@ void pfo_instruction_begin_in_chunk(pfo_session *session, uint32_t instruction, 
                                     uint32_t microbatch);
 
 /*
+ * From now on, a call of the training loop counts when the GPU gets to this point of a stream (a
+ * CUstream or cudaStream_t; NULL is the default stream), at the time at which the GPU got there, while
+ * the host runs ahead. Call it again before work goes to another stream. Each call then records a CUDA
+ * event in the primary context of the leased GPU, whichever context is current. Without one there, calls
+ * count when they are made, and are counted as untimed if the process has loaded CUDA; a context is looked
+ * for when a step begins.
+ *
+ * While the stream is captured into a CUDA graph, calls count for nothing and are counted as captured: a
+ * launch of the graph reports nothing. Call begin and end around the launch.
+ */
+void pfo_use_stream(pfo_session *session, void *stream);
+
+/*
+ * As the calls without _at, for a caller that knows when its GPU began or ended the work, and learns it
+ * later. at_ns is CLOCK_MONOTONIC in nanoseconds. Instructions are measured by these times; the clock of
+ * the GPU is set when the call is made.
+ */
+void pfo_step_begin_at(pfo_session *session, uint64_t at_ns);
+void pfo_step_end_at(pfo_session *session, uint64_t at_ns);
+void pfo_instruction_begin_at(pfo_session *session, uint32_t instruction, uint16_t chunk,
+                              uint32_t microbatch, uint64_t at_ns);
+void pfo_instruction_end_at(pfo_session *session, uint64_t at_ns);
+
+/*
  * Returns why there is no lease right now. If text is not NULL, writes one line for people into it:
  * the cause and the remedy, cut to size bytes including the NUL (512 are enough for most). PFO_OK
  * and an empty text if there is a lease.
@@ -206,6 +239,12 @@ void pfo_instruction_begin_in_chunk(pfo_session *session, uint32_t instruction, 
  * thread's last pfo_open.
  */
 int pfo_problem(pfo_session *session, char *text, size_t size);
+
+/*
+ * Returns why the job does not begin with the plan that PFO_PLAN names, as pfo_problem does; PFO_OK if it
+ * does, or if there is none. It is known when pfo_open returns PFO_OK. Training runs at default clocks.
+ */
+int pfo_plan_problem(pfo_session *session, char *text, size_t size);
 
 /* What became of the events so far. struct_size is sizeof(struct pfo_counters). */
 void pfo_counters(pfo_session *session, struct pfo_counters *counters, size_t struct_size);

@@ -14,6 +14,7 @@ use crate::backoff::Backoff;
 use crate::cuda;
 use crate::description::CheckedRank;
 use crate::devices::{self, Device};
+use crate::first_plan;
 use crate::gpu::Gpu;
 use crate::lease::Lease;
 use crate::line::Phase;
@@ -21,6 +22,9 @@ use crate::link::{LIST_ANSWER, Link, SESSION_ANSWER};
 use crate::problem::{Problem, ProblemCode};
 use crate::shared::Shared;
 use crate::thread;
+
+/// What this client is called.
+const CLIENT: &str = concat!("libpfo ", env!("CARGO_PKG_VERSION"));
 
 /// How long a daemon may take to answer. Longer than a trainer wants to wait: a daemon that systemd
 /// has only just started for this connection looks for its GPUs first.
@@ -58,6 +62,8 @@ struct Connector<'a> {
     backoff: Backoff,
     gpu: Option<GpuName>,
     connected_at: Option<Instant>,
+    /// Whether it is known what became of the plan with which the job begins.
+    checked_plan: bool,
 }
 
 /// What the state of the session asks of the thread.
@@ -76,10 +82,12 @@ impl<'a> Connector<'a> {
             backoff: Backoff::new(((rank + 1) << 32 | process).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             gpu: None,
             connected_at: None,
+            checked_plan: false,
         }
     }
 
     fn run(mut self) {
+        first_plan::bring(self.shared);
         loop {
             match self.next_task() {
                 Task::Stop => return,
@@ -145,6 +153,9 @@ impl<'a> Connector<'a> {
     }
 
     fn hand_over(&mut self, link: Arc<Link>, lease: Lease) {
+        if !std::mem::replace(&mut self.checked_plan, true) {
+            first_plan::check(self.shared);
+        }
         self.connected_at = Some(Instant::now());
         let mut line = self.shared.lock();
         line.attempt = None;
@@ -169,7 +180,10 @@ impl<'a> Connector<'a> {
     fn hello(&self, gpu: GpuName) -> Hello {
         let rank = &self.shared.rank;
         Hello {
-            client: concat!("libpfo ", env!("CARGO_PKG_VERSION")).to_owned(),
+            client: match &rank.run {
+                Some(run) => Hello::client_in_run(CLIENT, run),
+                None => CLIENT.to_owned(),
+            },
             job: rank.job.clone(),
             position: rank.position.clone(),
             gpu,

@@ -126,6 +126,7 @@ impl CRank {
             num_microbatches: (self.num_microbatches > 0).then_some(self.num_microbatches),
             first_step: self.first_step,
             setup_timeout: Duration::from_millis(self.setup_timeout_ms.into()),
+            plan: None,
         })
     }
 }

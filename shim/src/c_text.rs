@@ -38,6 +38,7 @@ const MEANINGS: &[(c_int, &CStr)] = &[
     (157, c"the session's background thread could not start"),
     (158, c"the session belongs to the process that this one was forked from"),
     (159, c"libpfo failed"),
+    (160, c"the plan cannot be read, or does not fit a rank"),
     (INVALID_DESCRIPTION, c"the description of the rank is invalid"),
 ];
 

@@ -20,7 +20,6 @@ const SUCCESS: c_int = 0;
 
 /// A thread that waits sleeps until the GPU interrupts, instead of spinning on a core.
 const BLOCKING_SYNC: c_uint = 1;
-const DISABLE_TIMING: c_uint = 2;
 
 const CAPTURE_STATUS_NONE: c_int = 0;
 const CAPTURE_MODE_RELAXED: c_int = 2;
@@ -33,6 +32,16 @@ impl Stream {
     fn raw(self) -> RawStream {
         ptr::with_exposed_provenance_mut(self.0)
     }
+}
+
+/// Why no event was recorded, with the event that is still to spare.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NotRecorded {
+    /// The stream is being captured into a graph: what is said now happens when the graph is launched, any
+    /// number of times, or never.
+    Captured(Option<Event>),
+    /// The stream is one of another context, or CUDA has failed.
+    Failed(Option<Event>),
 }
 
 /// An event, to be used with the [`CudaEvents`] that made it only.
@@ -54,6 +63,7 @@ pub(crate) struct CudaEvents {
     create: unsafe extern "C" fn(*mut RawEvent, c_uint) -> c_int,
     record: unsafe extern "C" fn(RawEvent, RawStream) -> c_int,
     synchronize: unsafe extern "C" fn(RawEvent) -> c_int,
+    elapsed: unsafe extern "C" fn(*mut f32, RawEvent, RawEvent) -> c_int,
     destroy: unsafe extern "C" fn(RawEvent) -> c_int,
     is_capturing: unsafe extern "C" fn(RawStream, *mut c_int) -> c_int,
     exchange_capture_mode: unsafe extern "C" fn(*mut c_int) -> c_int,
@@ -102,6 +112,7 @@ impl CudaEvents {
                 create: library.function(c"cuEventCreate")?,
                 record: library.function(c"cuEventRecord")?,
                 synchronize: library.function(c"cuEventSynchronize")?,
+                elapsed: library.function(c"cuEventElapsedTime")?,
                 destroy: library.function(c"cuEventDestroy_v2")?,
                 is_capturing: library.function(c"cuStreamIsCapturing")?,
                 exchange_capture_mode: library.function(c"cuThreadExchangeStreamCaptureMode")?,
@@ -133,25 +144,23 @@ impl CudaEvents {
         }
     }
 
-    /// Whether work given to this stream is captured into a graph instead of run.
-    fn captures(&self, stream: Stream) -> bool {
+    /// Whether work given to this stream is captured into a graph instead of run; none if CUDA does not say.
+    fn captures(&self, stream: Stream) -> Option<bool> {
         let mut status = CAPTURE_STATUS_NONE;
         // SAFETY: the stream is one of this process, as the caller's word goes; it writes one
         // number.
         let result = unsafe { (self.is_capturing)(stream.raw(), &raw mut status) };
-        result != SUCCESS || status != CAPTURE_STATUS_NONE
+        (result == SUCCESS).then_some(status != CAPTURE_STATUS_NONE)
     }
 
-    /// Records an event in a stream of the context, this one if there is one to spare. An error, with the
-    /// event that is still to spare, if that is of no use now: the stream is being captured, it is one of
-    /// another context, or CUDA has failed.
+    /// Records an event in a stream of the context, this one if there is one to spare.
     ///
     /// A thread to which another context is current, or none, borrows ours for a moment.
     pub(crate) fn record(
         &self,
         stream: Stream,
         spare: Option<Event>,
-    ) -> Result<Event, Option<Event>> {
+    ) -> Result<Event, NotRecorded> {
         let current = self.current().unwrap_or(ptr::null_mut());
         if current == self.context {
             return self.record_here(stream, spare);
@@ -164,22 +173,33 @@ impl CudaEvents {
         event
     }
 
-    fn record_here(&self, stream: Stream, spare: Option<Event>) -> Result<Event, Option<Event>> {
-        if self.captures(stream) {
-            return Err(spare);
+    fn record_here(&self, stream: Stream, spare: Option<Event>) -> Result<Event, NotRecorded> {
+        match self.captures(stream) {
+            None => return Err(NotRecorded::Failed(spare)),
+            Some(true) => return Err(NotRecorded::Captured(spare)),
+            Some(false) => {}
         }
-        let event = spare.or_else(|| self.create()).ok_or(None)?;
+        let event = spare.or_else(|| self.create()).ok_or(NotRecorded::Failed(None))?;
         // SAFETY: the event is of the current context, and so is the stream, as the caller's word
         // goes.
         let result = unsafe { (self.record)(event.0, stream.raw()) };
-        if result == SUCCESS { Ok(event) } else { Err(Some(event)) }
+        if result == SUCCESS { Ok(event) } else { Err(NotRecorded::Failed(Some(event))) }
     }
 
     fn create(&self) -> Option<Event> {
         let mut event = ptr::null_mut();
         // SAFETY: a context is current, as `record` has seen to; it writes one handle.
-        let result = unsafe { (self.create)(&raw mut event, BLOCKING_SYNC | DISABLE_TIMING) };
+        let result = unsafe { (self.create)(&raw mut event, BLOCKING_SYNC) };
         (result == SUCCESS).then_some(Event(event))
+    }
+
+    /// How long after the first event the GPU got to the second one, in nanoseconds; none if it has not, or
+    /// has failed.
+    pub(crate) fn elapsed_ns(&self, first: Event, second: Event) -> Option<i64> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both events were made here, and it writes one number.
+        let result = unsafe { (self.elapsed)(&raw mut milliseconds, first.0, second.0) };
+        (result == SUCCESS).then(|| (f64::from(milliseconds) * 1e6) as i64)
     }
 
     /// Waits until the GPU has done all that was in the stream before the event, or has failed.
@@ -192,6 +212,11 @@ impl CudaEvents {
         // SAFETY: the event was made here, and its owner gives it up.
         unsafe { (self.destroy)(event.0) };
     }
+}
+
+/// Whether this process has loaded CUDA.
+pub(crate) fn cuda_is_loaded() -> bool {
+    CudaLibrary::find().is_some()
 }
 
 #[allow(unsafe_code)]

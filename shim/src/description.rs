@@ -63,6 +63,11 @@ pub struct RankDescription {
     pub first_step: u64,
     /// How long [`Session::open`](crate::Session::open) waits for the daemon's answer at most.
     pub setup_timeout: Duration,
+    /// The plan with which the job begins, the same for every rank: a file as `pfoctl plan export` writes
+    /// it, or `auto` for the plan that is kept for the job, if there is one; else the environment's
+    /// `PFO_PLAN`. Without either the job begins with what is kept for it, too, but a plan that does not
+    /// fit is reported by `pfoctl status` only.
+    pub plan: Option<PathBuf>,
 }
 
 impl Default for RankDescription {
@@ -82,6 +87,7 @@ impl Default for RankDescription {
             num_microbatches: None,
             first_step: 0,
             setup_timeout: Duration::from_secs(2),
+            plan: None,
         }
     }
 }
@@ -153,6 +159,8 @@ pub enum DescriptionError {
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedRank {
     pub(crate) job: JobName,
+    /// Which run of the job, if the environment says so.
+    pub(crate) run: Option<String>,
     /// `None` if nobody says which.
     pub(crate) gpu: Option<Gpu>,
     /// Whether the GPU is more than the launcher's local rank.
@@ -165,9 +173,14 @@ pub(crate) struct CheckedRank {
     pub(crate) num_microbatches: Option<NonZeroU32>,
     pub(crate) first_step: u64,
     pub(crate) setup_timeout: Duration,
+    pub(crate) plan: Option<PathBuf>,
+    pub(crate) agent_socket: PathBuf,
 }
 
 type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The name of the agent's socket, in the directory of the daemon's.
+const AGENT_SOCKET: &str = "pfo-agent.sock";
 
 /// `sun_path` has 108 bytes, the last one NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
@@ -189,6 +202,7 @@ impl RankDescription {
             gpu: self.gpu_name(variable)?.filter(|_| self.gpu_is_named(variable)),
             socket: Some(self.socket_path(variable)?),
             devices: Some(self.devices_path(variable)),
+            plan: self.plan_path(variable),
             rank: Rank(launcher::rank(variable).unwrap_or(0)),
             ..self
         })
@@ -216,6 +230,7 @@ impl RankDescription {
         };
         Ok(CheckedRank {
             job: self.job_name(variable)?,
+            run: launcher::run(variable),
             gpu: self.gpu_name(variable)?,
             gpu_is_named: self.gpu_is_named(variable),
             cuda: CudaEnvironment::read(variable),
@@ -234,7 +249,22 @@ impl RankDescription {
             num_microbatches,
             first_step: self.first_step,
             setup_timeout: self.setup_timeout,
+            plan: self.plan_path(variable),
+            agent_socket: self.agent_socket_path(variable)?,
         })
+    }
+
+    fn plan_path(&self, variable: Variable<'_>) -> Option<PathBuf> {
+        let given = || first(variable, &["PFO_PLAN"]).map(|(_, path)| path.into());
+        self.plan.clone().or_else(given)
+    }
+
+    /// The agent of the daemon that is asked for the lease listens beside it.
+    fn agent_socket_path(&self, variable: Variable<'_>) -> Result<PathBuf, DescriptionError> {
+        match first(variable, &["PFO_AGENT_SOCKET"]) {
+            Some((_, path)) => Ok(path.into()),
+            None => Ok(self.socket_path(variable)?.with_file_name(AGENT_SOCKET)),
+        }
     }
 
     fn job_name(&self, variable: Variable<'_>) -> Result<JobName, DescriptionError> {

@@ -36,6 +36,27 @@ pub(crate) fn local_rank(variable: Variable<'_>, rank: u32) -> Option<u32> {
     number(variable, global).is_none_or(|launched| launched == rank).then_some(local)
 }
 
+/// Which run of the job this process belongs to, the same in all of its ranks: a job that Slurm has
+/// requeued has the same name and id, and another restart count.
+///
+/// `torchrun` numbers its restarts, too, but each of its agents only those that it has begun: what
+/// `TORCHELASTIC_RESTART_COUNT` says differs between the nodes of a job, and is of no use here.
+pub(crate) fn run(variable: Variable<'_>) -> Option<String> {
+    let text = |name: &str| variable(name).filter(|value| !value.is_empty());
+    if let Some(named) = text("PFO_RUN") {
+        return Some(named);
+    }
+    // The components of a heterogeneous job have ids of their own.
+    let job = text("SLURM_JOB_ID_HET_GROUP_0").or_else(|| text("SLURM_JOB_ID"));
+    let restarts = text("SLURM_RESTART_COUNT").unwrap_or_else(|| "0".to_owned());
+    let slurm = job.map(|job| format!("{job}.{restarts}"));
+    let elastic = text("TORCHELASTIC_RUN_ID").filter(|run| run != "none");
+    match (slurm, elastic) {
+        (Some(slurm), Some(elastic)) => Some(format!("{slurm}+{elastic}")),
+        (slurm, elastic) => slurm.or(elastic),
+    }
+}
+
 fn number(variable: Variable<'_>, name: &str) -> Option<u32> {
     variable(name)?.parse().ok()
 }
@@ -77,6 +98,22 @@ mod tests {
     fn a_batch_script_that_starts_its_ranks_itself_gives_none_of_them_its_own_local_rank() {
         let set = variables(&[("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")]);
         assert_eq!(local_rank(&set, 2), None);
+    }
+
+    #[test]
+    fn a_requeued_job_is_another_run_of_the_same_name() {
+        for (set, expected) in [
+            (&[("SLURM_JOB_ID", "77")][..], Some("77.0")),
+            (&[("SLURM_JOB_ID", "77"), ("SLURM_RESTART_COUNT", "2")], Some("77.2")),
+            (&[("SLURM_JOB_ID", "78"), ("SLURM_JOB_ID_HET_GROUP_0", "77")], Some("77.0")),
+            (&[("SLURM_JOB_ID", "77"), ("TORCHELASTIC_RUN_ID", "r")], Some("77.0+r")),
+            (&[("TORCHELASTIC_RUN_ID", "r"), ("TORCHELASTIC_RESTART_COUNT", "1")], Some("r")),
+            (&[("TORCHELASTIC_RUN_ID", "none")], None),
+            (&[("SLURM_JOB_ID", "77"), ("PFO_RUN", "mine")], Some("mine")),
+            (&[("SLURM_JOB_ID", "")], None),
+        ] {
+            assert_eq!(run(&variables(set)).as_deref(), expected, "{set:?}");
+        }
     }
 
     #[test]

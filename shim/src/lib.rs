@@ -4,7 +4,8 @@
 //! Training never suffers. Once a [`Session`] is open, its calls never block, fail, print or signal:
 //! without a daemon, with a full socket or a refused lease, events are dropped and counted while a
 //! background thread reconnects, and training continues at default clocks. [`Session::open`] returns
-//! an error for an invalid description; [`Session::problem`] returns the reason for a missing lease.
+//! an error for an invalid description; [`Session::problem`] returns the reason for a missing lease, and
+//! [`Session::plan_problem`] why the job does not begin with the plan that was named.
 //!
 //! ```no_run
 //! use pfo::{Instruction, Rank, RankDescription, Session, Stage};
@@ -46,6 +47,8 @@
 //! | `PFO_GPU` | the GPU, as [`Gpu`] reads it |
 //! | `LOCAL_RANK`, `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID`, `PMI_LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal, if nothing else says which of several it is |
 //! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | what a CUDA ordinal means |
+//! | `PFO_PLAN` | the plan with which the job begins: a file, or `auto` for the one that is kept for it |
+//! | `PFO_AGENT_SOCKET` | the agent's socket, else `pfo-agent.sock` beside the daemon's; only for a plan |
 //! | `PFO_DEVICES` | the directory of the GPU device files, else `/dev` |
 //!
 //! The fields of a description have precedence; the environment fills those that it leaves out.
@@ -58,6 +61,7 @@ mod backoff;
 mod c_api;
 #[allow(unsafe_code, reason = "reads and writes structures of C callers")]
 mod c_rank;
+mod c_session;
 #[allow(unsafe_code, reason = "writes into buffers of C callers")]
 mod c_text;
 mod call;
@@ -66,8 +70,10 @@ mod cuda_events;
 mod cuda_library;
 mod description;
 mod devices;
+mod first_plan;
 mod fork;
 mod gpu;
+mod gpu_clock;
 mod groups;
 mod guard;
 mod launcher;
@@ -95,7 +101,7 @@ pub use pfo_protocol::{
 };
 pub use problem::{Problem, ProblemCode};
 pub use session::Session;
-pub use stream_ordered::{StreamOrdered, wait_for_gpu};
+pub use stream_ordered::{StreamOrdered, Told, wait_for_gpu};
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -22,6 +22,9 @@ pub struct Counters {
     /// Instructions that began outside a step, or before the one before them had ended. The daemon
     /// cannot tell what they are part of.
     pub misplaced: u64,
+    /// Calls that counted when they were made, though they were to be timed: there was no CUDA context on
+    /// the session's GPU, or their stream is one of another GPU. A process without CUDA has nothing to time.
+    pub untimed: u64,
     /// How often the session held a lease again after it had lost one.
     pub reconnects: u64,
     /// Whether it holds one now, as far as it knows: the end of a connection is noticed by the next
@@ -65,11 +68,15 @@ pub(crate) struct Line {
     pub(crate) phase: Phase,
     /// Why there was no lease when that was last found out.
     pub(crate) problem: Option<Problem>,
+    /// Why the job does not begin with the plan that was named.
+    pub(crate) plan_problem: Option<Problem>,
     /// Whether the first attempt to connect has come to an end.
     pub(crate) settled: bool,
     /// The connection on which the background thread waits for an answer.
     pub(crate) attempt: Option<Arc<Link>>,
     counters: Counters,
+    /// How many untimed calls the daemon knows of.
+    untimed_told: u64,
     lease: Option<Lease>,
     leases: u64,
     sequence: u64,
@@ -84,9 +91,11 @@ impl Line {
         Self {
             phase: Phase::Connecting,
             problem: Some(problem),
+            plan_problem: None,
             settled: false,
             attempt: None,
             counters: Counters::default(),
+            untimed_told: 0,
             lease: None,
             leases: 0,
             sequence: 0,
@@ -115,7 +124,28 @@ impl Line {
         self.open_step = Some(step);
         self.open_unit = None;
         self.next_microbatch = [[0; KINDS]; COUNTED_CHUNKS];
-        self.send(Mark::StepBegin(step), at_ns)
+        let begun = self.send(Mark::StepBegin(step), at_ns);
+        if self.counters.untimed == self.untimed_told { begun } else { self.tell_untimed(begun) }
+    }
+
+    /// Counts a call that was to be timed, and was not.
+    pub(crate) fn count_untimed(&mut self) {
+        self.counters.untimed += 1;
+    }
+
+    /// Tells the daemon how many calls were untimed, if it is there and understands that.
+    fn tell_untimed(&mut self, begun: Wake) -> Wake {
+        let mark = Mark::Untimed(self.counters.untimed);
+        let daemon = self.lease.as_ref().map_or("", |lease| lease.daemon.as_str());
+        if !matches!(self.phase, Phase::Connected(_)) || !mark.is_taken_by(daemon) {
+            return begun;
+        }
+        let dropped = self.counters.dropped;
+        let told = self.send(mark, None);
+        if self.counters.dropped == dropped {
+            self.untimed_told = self.counters.untimed;
+        }
+        told
     }
 
     fn step_end(&mut self, at_ns: Option<u64>) -> Wake {
@@ -214,6 +244,7 @@ impl Line {
         self.leases += 1;
         // A new session of the daemon's, which counts from 0.
         self.sequence = 0;
+        self.untimed_told = 0;
     }
 
     /// The lease, as far as it is known to go on.
@@ -250,7 +281,7 @@ impl Line {
 }
 
 /// `CLOCK_MONOTONIC`, so that the daemon can compare it with its own.
-fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

@@ -111,6 +111,27 @@ impl Link {
         }
     }
 
+    /// Sends a message of any size, as fast as the other side takes it.
+    pub(crate) fn say_all(
+        &self,
+        message: &ClientMessage,
+        deadline: Instant,
+    ) -> Result<(), Problem> {
+        let frame = message.to_frame().map_err(|error| Problem::internal(&error.to_string()))?;
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            match send(self.fd(), rest, NEVER_WAIT) {
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                Err(Errno::EAGAIN) if !self.ready_until(PollFlags::POLLOUT, deadline)? => {
+                    return Err(Problem::lost("the other side does not read"));
+                }
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(errno) => return Err(Problem::lost(errno.desc())),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for the next message, of at most `limit` bytes; `None` at the deadline.
     pub(crate) fn answer(
         &self,
@@ -142,12 +163,16 @@ impl Link {
     }
 
     fn readable_until(&self, deadline: Instant) -> Result<bool, Problem> {
+        self.ready_until(PollFlags::POLLIN, deadline)
+    }
+
+    fn ready_until(&self, awaited: PollFlags, deadline: Instant) -> Result<bool, Problem> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // Rounded up, so that the last millisecond is not a busy loop.
             let milliseconds = left.as_millis().saturating_add(1);
             let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);
-            let mut sockets = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+            let mut sockets = [PollFd::new(self.stream.as_fd(), awaited)];
             match poll(&mut sockets, timeout) {
                 Ok(0) if Instant::now() >= deadline => return Ok(false),
                 Ok(0) | Err(Errno::EINTR) => {}

@@ -38,6 +38,8 @@ pub enum ProblemCode {
     Forked,
     /// This library failed at something that should have worked.
     Internal,
+    /// The plan with which the job was to begin cannot be read, or does not fit a rank.
+    PlanUnusable,
 }
 
 impl ProblemCode {
@@ -57,6 +59,7 @@ impl ProblemCode {
             Self::NoThread => 157,
             Self::Forked => 158,
             Self::Internal => 159,
+            Self::PlanUnusable => 160,
         }
     }
 

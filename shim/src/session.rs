@@ -73,6 +73,13 @@ impl Session {
         self.shared.lock().problem()
     }
 
+    /// Why the job does not begin with the plan that the description or `PFO_PLAN` names; `None` if it
+    /// does, or none is named. It is known when the session is open, and does not change afterwards.
+    #[must_use]
+    pub fn plan_problem(&self) -> Option<Problem> {
+        if self.shared.is_ours() { self.shared.lock().plan_problem.clone() } else { None }
+    }
+
     /// The lease, with the GPU that it is of; `None` if there is none right now.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
@@ -172,6 +179,14 @@ impl Session {
     #[must_use]
     pub fn counters(&self) -> Counters {
         if self.shared.is_ours() { self.shared.lock().counters() } else { Counters::default() }
+    }
+
+    /// Counts a call that counted when it was made, though it was to count when the GPU gets to it, for a
+    /// caller that times calls itself. The daemon hears of the number at the next step, for its status.
+    pub fn count_untimed(&self) {
+        if self.shared.is_ours() {
+            self.shared.lock().count_untimed();
+        }
     }
 
     /// Ends the session, as dropping it does: the daemon restores the GPU's clocks.

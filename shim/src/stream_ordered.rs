@@ -1,18 +1,21 @@
 //! A session whose calls count when the GPU gets to them, for hosts that run ahead of their GPU.
 //!
 //! A call records a CUDA event in the stream that its work goes to; a thread waits for the events
-//! in the order of the calls and tells the session of each as it is reached. The host never waits,
-//! and the stream neither: an event costs the GPU no gap, as a host function in the stream would.
+//! in the order of the calls and tells the session of each as it is reached, with the time at which the
+//! GPU got there. The host never waits, and the stream neither: an event costs the GPU no gap, as a host
+//! function in the stream would.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use crate::call::Call;
-use crate::cuda_events::{CudaEvents, Event, Stream};
+use crate::cuda_events::{CudaEvents, Event, NotRecorded, Stream, cuda_is_loaded};
 use crate::fork;
+use crate::gpu_clock::{GpuClock, Reached};
+use crate::line::monotonic_ns;
 use crate::session::Session;
 use crate::thread;
 
@@ -26,7 +29,21 @@ use crate::thread;
 pub struct StreamOrdered {
     session: Arc<Session>,
     queue: OnceLock<Arc<Queue>>,
-    untimed: AtomicU64,
+    /// Whether the process had loaded CUDA when it was last looked for: without it, there is nothing to time.
+    has_cuda: AtomicBool,
+    captured: AtomicU64,
+}
+
+/// When a call counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// When the GPU gets to it.
+    ByGpu,
+    /// At once, or as soon as those before it do.
+    AtOnce,
+    /// Never: its stream is being captured into a CUDA graph. The work happens when the graph is launched, any
+    /// number of times, and a launch says nothing here.
+    Captured,
 }
 
 /// What has been said and not reached yet.
@@ -44,18 +61,32 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Without an event, a call is reached as soon as those before it are. Not bounded here: CUDA
-    /// itself lets no host run ahead by more than about a thousand launches.
-    pending: VecDeque<(Call, Option<Event>)>,
+    /// Not bounded here: CUDA itself lets no host run ahead by more than about a thousand launches.
+    pending: VecDeque<Pending>,
     spare: Vec<Event>,
     closed: bool,
+}
+
+/// A call that the session does not know of yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    call: Call,
+    /// Without an event, a call is reached as soon as those before it are.
+    event: Option<Event>,
+    /// The time from which it counts, where the caller knows it.
+    at_ns: Option<u64>,
 }
 
 impl StreamOrdered {
     /// Takes over a session.
     #[must_use]
     pub fn new(session: Session) -> Self {
-        Self { session: Arc::new(session), queue: OnceLock::new(), untimed: AtomicU64::new(0) }
+        Self {
+            session: Arc::new(session),
+            queue: OnceLock::new(),
+            has_cuda: AtomicBool::new(false),
+            captured: AtomicU64::new(0),
+        }
     }
 
     /// The session, to ask it for its problem and counters.
@@ -67,29 +98,42 @@ impl StreamOrdered {
     /// Makes a call that counts when the GPU reaches this point of a stream: the one that
     /// the work after it goes to, or the work before it went to. Which it is, is asked only if
     /// there is a CUDA context.
-    pub fn tell(&self, call: Call, stream: impl FnOnce() -> Stream) {
+    pub fn tell(&self, call: Call, stream: impl FnOnce() -> Stream) -> Told {
         let stream = self.is_timed(call).then(stream);
-        self.tell_on(call, stream);
+        self.tell_on(call, stream)
     }
 
     /// As [`tell`](Self::tell), on a stream that is there if [`is_timed`](Self::is_timed) has asked for it.
-    /// Returns whether the call counts when the GPU gets to it.
-    pub fn tell_on(&self, call: Call, stream: Option<Stream>) -> bool {
+    pub fn tell_on(&self, call: Call, stream: Option<Stream>) -> Told {
         if !self.session.is_ours() {
-            return true;
+            return Told::ByGpu;
         }
-        let timed = match (self.queue.get(), stream) {
+        let told = match (self.queue.get(), stream) {
             (Some(queue), Some(stream)) => queue.push(call, stream),
-            (Some(queue), None) => queue.enqueue(call, None),
+            (Some(queue), None) => queue.enqueue(Pending { call, event: None, at_ns: None }),
             (None, _) => {
                 self.session.tell(call);
-                false
+                Told::AtOnce
             }
         };
-        if !timed {
-            self.untimed.fetch_add(1, Ordering::Relaxed);
+        match told {
+            Told::AtOnce if self.has_cuda.load(Ordering::Relaxed) => self.session.count_untimed(),
+            Told::ByGpu | Told::AtOnce => {}
+            Told::Captured => drop(self.captured.fetch_add(1, Ordering::Relaxed)),
         }
-        timed
+        told
+    }
+
+    /// Makes a call that counts from this time on (`CLOCK_MONOTONIC`, ns), as [`Session::tell_at`] does, in
+    /// the order of the calls.
+    pub fn tell_at(&self, call: Call, at_ns: u64) {
+        if !self.session.is_ours() {
+            return;
+        }
+        match self.queue.get() {
+            Some(queue) => drop(queue.enqueue(Pending { call, event: None, at_ns: Some(at_ns) })),
+            None => self.session.tell_at(call, at_ns),
+        }
     }
 
     /// Whether a call needs the stream that its work goes to.
@@ -102,10 +146,16 @@ impl StreamOrdered {
     }
 
     /// Calls that counted when they were made: there was no CUDA context on the session's GPU, or their
-    /// stream was captured into a graph or is one of another GPU.
+    /// stream is one of another GPU. None as long as the process has not loaded CUDA.
     #[must_use]
     pub fn untimed(&self) -> u64 {
-        self.untimed.load(Ordering::Relaxed)
+        self.session.counters().untimed
+    }
+
+    /// Calls that count for nothing, because their stream was being captured into a CUDA graph.
+    #[must_use]
+    pub fn captured(&self) -> u64 {
+        self.captured.load(Ordering::Relaxed)
     }
 
     /// The CUDA ordinal of the GPU in whose context the calls are timed, if that is known.
@@ -135,6 +185,7 @@ impl StreamOrdered {
     }
 
     fn look_for_cuda(&self) {
+        self.has_cuda.store(cuda_is_loaded(), Ordering::Relaxed);
         let Ok(cuda) = self.cuda_events() else {
             return;
         };
@@ -200,23 +251,26 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the GPU times the call.
-    fn push(&self, call: Call, stream: Stream) -> bool {
+    fn push(&self, call: Call, stream: Stream) -> Told {
         let _recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
         let spare = self.lock().spare.pop();
         match self.cuda.record(stream, spare) {
-            Ok(event) => self.enqueue(call, Some(event)),
-            Err(spare) => {
+            Ok(event) => self.enqueue(Pending { call, event: Some(event), at_ns: None }),
+            Err(NotRecorded::Captured(spare)) => {
                 self.lock().spare.extend(spare);
-                self.enqueue(call, None)
+                Told::Captured
+            }
+            Err(NotRecorded::Failed(spare)) => {
+                self.lock().spare.extend(spare);
+                self.enqueue(Pending { call, event: None, at_ns: None })
             }
         }
     }
 
-    fn enqueue(&self, call: Call, event: Option<Event>) -> bool {
-        self.lock().pending.push_back((call, event));
+    fn enqueue(&self, pending: Pending) -> Told {
+        self.lock().pending.push_back(pending);
         self.changed.notify_all();
-        event.is_some()
+        if pending.event.is_some() { Told::ByGpu } else { Told::AtOnce }
     }
 
     fn wait_until_reached(&self, patience: Duration) {
@@ -232,23 +286,30 @@ impl Queue {
     /// Tells the session of everything as it is reached, until all is and the queue is closed.
     fn run(&self, session: &Session) {
         self.cuda.wait_on_this_thread();
-        while let Some((call, event)) = self.first() {
-            if let Some(event) = event {
-                self.cuda.wait(event);
+        let mut clock = GpuClock::default();
+        while let Some(Pending { call, event, at_ns }) = self.first() {
+            let reached = event.map(|event| self.wait_for(event, &mut clock));
+            match reached.as_ref().map(|reached| reached.at_ns).or(at_ns) {
+                Some(at_ns) => session.tell_at(call, at_ns),
+                None => session.tell(call),
             }
-            session.tell(call);
             let mut state = self.lock();
             state.pending.pop_front();
-            state.spare.extend(event);
+            state.spare.extend(reached.into_iter().flat_map(|reached| reached.spare).flatten());
             self.changed.notify_all();
         }
-        for event in self.lock().spare.drain(..) {
+        for event in self.lock().spare.drain(..).chain(clock.base()) {
             self.cuda.destroy(event);
         }
     }
 
+    fn wait_for(&self, event: Event, clock: &mut GpuClock<Event>) -> Reached<Event> {
+        self.cuda.wait(event);
+        clock.reached(event, monotonic_ns(), |base, event| self.cuda.elapsed_ns(base, event))
+    }
+
     /// The first call that the session does not know of; none when there will be none any more.
-    fn first(&self) -> Option<(Call, Option<Event>)> {
+    fn first(&self) -> Option<Pending> {
         let idle = |state: &mut State| state.pending.is_empty() && !state.closed;
         let state = self.changed.wait_while(self.lock(), idle);
         state.unwrap_or_else(PoisonError::into_inner).pending.front().copied()

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use fake::{Peer, Place, until};
-use pfo::{Call, Instruction, Stream, StreamOrdered};
+use pfo::{Call, Instruction, Stream, StreamOrdered, Told};
 use pfo_protocol::{ClientMessage, Mark};
 use tempfile::TempDir;
 
@@ -130,21 +130,56 @@ fn calls_on_several_streams_stay_in_the_order_in_which_they_were_made() {
 }
 
 #[test]
-fn while_a_graph_is_captured_nothing_is_recorded_and_the_order_stays() {
+fn while_a_graph_is_captured_nothing_is_recorded_or_told() {
     let Some(cuda) = Cuda::with_context() else { return };
     let (place, stream) = (Place::new(), Stream(4));
     let (ordered, mut peer) = session(&place);
-    ordered.tell(Call::StepBegin, || stream);
+    assert_eq!(ordered.tell(Call::StepBegin, || stream), Told::ByGpu);
     cuda.set("test_capture", stream, 1);
-    ordered.tell(forward(), || stream);
+    for call in [forward(), Call::InstructionEnd] {
+        assert_eq!(ordered.tell(call, || stream), Told::Captured);
+    }
     cuda.set("test_capture", stream, 0);
     ordered.tell(Call::StepEnd, || stream);
     assert_eq!((cuda.get("test_recorded", stream), sent(&ordered)), (2, 0));
+    assert_eq!((ordered.captured(), ordered.untimed()), (2, 0));
     cuda.reach(stream, 2);
-    let marks = peer.marks(3);
-    assert!(matches!(marks[1], Mark::InstructionBegin(_)), "{marks:?}");
-    assert_eq!(marks[2], Mark::StepEnd(0));
+    assert_eq!(peer.marks(2), [Mark::StepBegin(0), Mark::StepEnd(0)]);
     assert_eq!(cuda.get("test_spoilt", stream), 0);
+}
+
+#[test]
+fn a_call_carries_the_time_of_the_gpu_and_not_that_of_the_wake_up() {
+    let Some(cuda) = Cuda::with_context() else { return };
+    let (place, stream) = (Place::new(), Stream(15));
+    let (ordered, mut peer) = session(&place);
+    ordered.tell(Call::StepBegin, || stream);
+    ordered.tell(Call::StepEnd, || stream);
+    cuda.set("test_clock", stream, 7000);
+    cuda.reach(stream, 1);
+    let begun = peer.event();
+    // The host sees the second event 50 ms later, but on the GPU it was 3 ms.
+    std::thread::sleep(Duration::from_millis(50));
+    cuda.set("test_clock", stream, 7003);
+    cuda.reach(stream, 2);
+    cuda.set("test_clock", stream, -1);
+    assert_eq!(peer.event().client_ns - begun.client_ns, 3_000_000);
+}
+
+#[test]
+fn a_time_that_the_caller_knows_goes_with_its_call_in_the_order_of_all() {
+    let Some(cuda) = Cuda::with_context() else { return };
+    let (place, stream) = (Place::new(), Stream(16));
+    let (ordered, mut peer) = session(&place);
+    ordered.tell_at(Call::StepBegin, 11);
+    assert_eq!(peer.event().client_ns, 11);
+    ordered.tell(Call::StepEnd, || stream);
+    ordered.tell(Call::StepBegin, || stream);
+    ordered.tell_at(Call::StepEnd, 12);
+    assert_eq!(sent(&ordered), 2, "the GPU has not got to the call before it");
+    cuda.reach(stream, 1);
+    assert_eq!(peer.marks(1), [Mark::StepEnd(0)]);
+    assert_eq!((peer.marks(1), peer.event().client_ns), (vec![Mark::StepBegin(1)], 12));
 }
 
 #[test]

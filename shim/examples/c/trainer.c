@@ -64,6 +64,8 @@ int main(int argc, char **argv)
     }
     if (problem == PFO_INVALID_DESCRIPTION)
         return EXIT_FAILURE;
+    if (pfo_plan_problem(session, why, sizeof why) != PFO_OK)
+        fprintf(stderr, "training without the plan: %s\n", why);
 
     for (uint32_t step = 0; step < steps; step++)
         one_step(session, &rank);

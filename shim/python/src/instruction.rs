@@ -1,6 +1,7 @@
 //! An instruction by its name, as Python hands it over.
 
 use pfo::{Call, Instruction};
+use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -30,13 +31,36 @@ pub(crate) fn call(
     read().or_else(|error| {
         let py = name.py();
         forgive(py, error)?;
-        let logged = py
-            .import("pfo_gpu.instruction")
-            .and_then(|module| module.call_method1("report_unknown", (name, microbatch, chunk)));
-        logged.map(drop).or_else(|error| forgive(py, error))?;
+        report(py, "report_unknown", (name, microbatch, chunk))?;
         let instruction = Instruction::Other;
         Ok(Call::InstructionBegin { instruction, chunk: 0, microbatch: None })
     })
+}
+
+/// A time of `CLOCK_MONOTONIC` in nanoseconds, as Python hands it over. What is none is logged once.
+///
+/// # Errors
+/// Only if the user interrupts.
+pub(crate) fn time(at_ns: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    at_ns.extract().map(Some).or_else(|error| {
+        forgive(at_ns.py(), error)?;
+        report(at_ns.py(), "report_no_time", (at_ns,)).map(|()| None)
+    })
+}
+
+/// Has Python log something.
+///
+/// # Errors
+/// Only if the user interrupts.
+pub(crate) fn report<'py>(
+    py: Python<'py>,
+    function: &str,
+    arguments: impl PyCallArgs<'py>,
+) -> PyResult<()> {
+    let logged = py
+        .import("pfo_gpu.instruction")
+        .and_then(|module| module.call_method1(function, arguments));
+    logged.map(drop).or_else(|error| forgive(py, error))
 }
 
 fn named(name: &Bound<'_, PyString>) -> PyResult<Instruction> {

@@ -1,5 +1,7 @@
-//! `pfo_gpu._native`: the shim's session and the planner as Python classes. What is comfort and not speed is in Python.
+//! `pfo_gpu._native`: the shim's session, the planner and the daemons' messages as Python classes and
+//! functions. What is comfort and not speed is in Python.
 
+mod frames;
 mod instruction;
 mod place;
 mod planner;
@@ -15,6 +17,8 @@ mod _native {
 
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::frames::{NodeError, agent_request_frame, answer, payload_bytes, request_frame};
     #[pymodule_export]
     use crate::planner::error::PlanError;
     #[pymodule_export]

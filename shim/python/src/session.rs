@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use pfo::{Call, DescriptionError, DpRank, Gpu, Rank, RankDescription, Stage, TpRank};
+use pfo::{Call, DescriptionError, DpRank, Gpu, Rank, RankDescription, Stage, Told, TpRank};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::instruction;
 use crate::place::Place;
-use crate::timing::{Timed, Timing, forgive};
+use crate::timing::{Timed, Timing};
 
 /// How long Ctrl-C may go unnoticed while a session opens.
 const SIGNALS_WAIT: Duration = Duration::from_millis(50);
@@ -27,6 +27,13 @@ pub(crate) struct Problem {
     message: String,
     /// What to do about it; empty where nothing can be said.
     remedy: String,
+}
+
+impl From<pfo::Problem> for Problem {
+    fn from(problem: pfo::Problem) -> Self {
+        let pfo::Problem { code, message, remedy, .. } = problem;
+        Self { code: code.number(), message, remedy }
+    }
 }
 
 #[pymethods]
@@ -52,6 +59,8 @@ pub(crate) struct Counters {
     dropped: u64,
     /// Calls that counted when they were made, though the session waits for its GPU.
     untimed: u64,
+    /// Calls that counted for nothing: a CUDA graph was being captured.
+    captured: u64,
     /// Instructions that began outside a step, or before the one before them had ended.
     misplaced: u64,
     /// How often a lost lease was had again.
@@ -63,11 +72,11 @@ pub(crate) struct Counters {
 #[pymethods]
 impl Counters {
     fn __repr__(&self) -> String {
-        let Self { sent, dropped, untimed, misplaced, reconnects, connected } = self;
+        let Self { sent, dropped, untimed, captured, misplaced, reconnects, connected } = self;
         let connected = if *connected { "True" } else { "False" };
         format!(
-            "Counters(sent={sent}, dropped={dropped}, untimed={untimed}, misplaced={misplaced}, \
-             reconnects={reconnects}, connected={connected})"
+            "Counters(sent={sent}, dropped={dropped}, untimed={untimed}, captured={captured}, \
+             misplaced={misplaced}, reconnects={reconnects}, connected={connected})"
         )
     }
 }
@@ -93,18 +102,21 @@ impl Session {
         drop(before);
     }
 
-    fn tell(&self, py: Python<'_>, call: Call) -> PyResult<()> {
+    fn tell(&self, call: Call, at: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<()> {
         let Some(session) = self.open() else {
             return Ok(());
         };
-        session.tell(py, call)?;
-        if let Some(misplaced) = self.place.take(call) {
-            let logged = py
-                .import("pfo_gpu.instruction")
-                .and_then(|module| module.call_method1("report_misplaced", (misplaced,)));
-            return logged.map(drop).or_else(|error| forgive(py, error));
+        let at_ns = at.map(|at| instruction::time(at)).transpose()?.flatten();
+        if session.tell(py, call, at_ns)? == Told::Captured {
+            if session.captured() == 1 {
+                return instruction::report(py, "report_captured", ());
+            }
+            return Ok(());
         }
-        Ok(())
+        match self.place.take(call) {
+            Some(misplaced) => instruction::report(py, "report_misplaced", (misplaced,)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -118,7 +130,7 @@ impl Session {
 
     #[expect(clippy::too_many_arguments, reason = "a description in one call, by keywords only")]
     #[pyo3(signature = (*, job, gpu, socket, rank, pp_rank, dp_rank, tp_rank, pp_degree, dp_degree,
-                        tp_degree, num_microbatches, first_step, setup_timeout_s, sync, cuda))]
+                        tp_degree, num_microbatches, first_step, setup_timeout_s, plan, sync, cuda))]
     fn _open(
         &self,
         py: Python<'_>,
@@ -135,6 +147,7 @@ impl Session {
         num_microbatches: Option<u32>,
         first_step: u64,
         setup_timeout_s: f64,
+        plan: Option<PathBuf>,
         sync: &str,
         cuda: Py<PyAny>,
     ) -> PyResult<()> {
@@ -158,6 +171,7 @@ impl Session {
             num_microbatches,
             first_step,
             setup_timeout,
+            plan,
         };
         let session = py
             .detach(|| pfo::Session::begin(description))
@@ -181,43 +195,53 @@ impl Session {
     }
 
     /// The next training step begins.
-    fn step_begin(&self, py: Python<'_>) -> PyResult<()> {
-        self.tell(py, Call::StepBegin)
+    #[pyo3(signature = (*, at_ns=None))]
+    fn step_begin(&self, py: Python<'_>, at_ns: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.tell(Call::StepBegin, at_ns, py)
     }
 
     /// The step ends.
-    fn step_end(&self, py: Python<'_>) -> PyResult<()> {
-        self.tell(py, Call::StepEnd)
+    #[pyo3(signature = (*, at_ns=None))]
+    fn step_end(&self, py: Python<'_>, at_ns: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.tell(Call::StepEnd, at_ns, py)
     }
 
     /// An instruction of a microbatch begins.
     ///
     /// Without a number it is the microbatch after the last one of the same instruction and chunk
     /// in this step.
-    #[pyo3(signature = (name, microbatch=None, chunk=None), text_signature = "($self, name, microbatch=None, chunk=0)")]
+    ///
+    /// With ``at_ns`` (``time.monotonic_ns()``), this call and the three others count from that time on.
+    #[pyo3(
+        signature = (name, microbatch=None, chunk=None, *, at_ns=None),
+        text_signature = "($self, name, microbatch=None, chunk=0, *, at_ns=None)"
+    )]
     fn instruction_begin(
         &self,
         name: &Bound<'_, PyAny>,
         microbatch: Option<&Bound<'_, PyAny>>,
         chunk: Option<&Bound<'_, PyAny>>,
+        at_ns: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.tell(name.py(), instruction::call(name, microbatch, chunk)?)
+        self.tell(instruction::call(name, microbatch, chunk)?, at_ns, name.py())
     }
 
     /// The instruction that began last ends.
-    fn instruction_end(&self, py: Python<'_>) -> PyResult<()> {
-        self.tell(py, Call::InstructionEnd)
+    #[pyo3(signature = (*, at_ns=None))]
+    fn instruction_end(&self, py: Python<'_>, at_ns: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.tell(Call::InstructionEnd, at_ns, py)
     }
 
     /// Why there is no lease right now; None if there is one, or if the session is over.
     #[getter]
     fn problem(&self) -> Option<Problem> {
-        let problem = self.open()?.session().problem()?;
-        Some(Problem {
-            code: problem.code.number(),
-            message: problem.message,
-            remedy: problem.remedy,
-        })
+        self.open()?.session().problem().map(Problem::from)
+    }
+
+    /// Why the job does not begin with the plan that was named; None if it does, or if none was.
+    #[getter]
+    fn plan_problem(&self) -> Option<Problem> {
+        self.open()?.session().plan_problem().map(Problem::from)
     }
 
     /// The UUID of the leased GPU; None if there is no lease right now.
@@ -234,7 +258,8 @@ impl Session {
         Counters {
             sent: counters.sent,
             dropped: counters.dropped,
-            untimed: open.map_or(0, |open| open.untimed()),
+            untimed: counters.untimed,
+            captured: open.map_or(0, |open| open.captured()),
             misplaced: counters.misplaced,
             reconnects: counters.reconnects,
             connected: counters.connected,

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pfo::{Call, Stream, StreamOrdered};
+use pfo::{Call, Stream, StreamOrdered, Told};
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
 /// How a session is to time its calls.
 pub(crate) enum Timing {
     Cpu,
-    /// With what waits for the device, and returns whether it could.
+    /// With what waits for the device, and returns whether it could; None while a graph is captured.
     Device(Py<PyAny>),
     /// With what gives the handle of the current stream of a device.
     Stream(Py<PyAny>),
@@ -31,7 +31,7 @@ impl Timing {
 /// A session that times its calls.
 pub(crate) enum Timed {
     Cpu(pfo::Session),
-    Device { session: pfo::Session, synchronize: Py<PyAny>, untimed: AtomicU64 },
+    Device { session: pfo::Session, synchronize: Py<PyAny>, captured: AtomicU64 },
     Stream(StreamOrdered, Py<PyAny>),
 }
 
@@ -40,7 +40,7 @@ impl Timed {
         match timing {
             Timing::Cpu => Self::Cpu(session),
             Timing::Device(synchronize) => {
-                Self::Device { session, synchronize, untimed: AtomicU64::new(0) }
+                Self::Device { session, synchronize, captured: AtomicU64::new(0) }
             }
             Timing::Stream(stream) => Self::Stream(StreamOrdered::new(session), stream),
         }
@@ -53,33 +53,42 @@ impl Timed {
         }
     }
 
+    /// Makes a call, which counts from a time on if the trainer knows it. Returns when it counts.
+    ///
     /// # Errors
     /// Only if the user interrupts. What is wrong with CUDA, the trainer's own next call says.
-    pub(crate) fn tell(&self, py: Python<'_>, call: Call) -> PyResult<()> {
-        match self {
-            Self::Cpu(session) => session.tell(call),
-            Self::Device { session, synchronize, untimed } => {
+    pub(crate) fn tell(&self, py: Python<'_>, call: Call, at_ns: Option<u64>) -> PyResult<Told> {
+        match (self, at_ns) {
+            (Self::Stream(ordered, _), Some(at_ns)) => ordered.tell_at(call, at_ns),
+            (_, Some(at_ns)) => self.session().tell_at(call, at_ns),
+            (Self::Cpu(session), None) => session.tell(call),
+            (Self::Device { session, synchronize, captured }, None) => {
                 let waited = synchronize.call0(py).and_then(|waited| waited.extract(py));
-                if !waited.or_else(|error| forgive(py, error).map(|()| false))? {
-                    untimed.fetch_add(1, Ordering::Relaxed);
+                match waited.or_else(|error| forgive(py, error).map(|()| Some(false)))? {
+                    Some(true) => {}
+                    Some(false) => session.count_untimed(),
+                    None => {
+                        captured.fetch_add(1, Ordering::Relaxed);
+                        return Ok(Told::Captured);
+                    }
                 }
                 session.tell(call);
             }
-            Self::Stream(ordered, _) if !ordered.is_timed(call) => {
-                ordered.tell_on(call, None);
+            (Self::Stream(ordered, _), None) if !ordered.is_timed(call) => {
+                return Ok(ordered.tell_on(call, None));
             }
-            Self::Stream(ordered, current) => {
+            (Self::Stream(ordered, current), None) => {
                 let mut interrupt = Ok(());
                 let stream = handle(py, current, ordered.ordinal()).unwrap_or_else(|error| {
                     interrupt = forgive(py, error);
                     None
                 });
                 // CUDA waits while its launch queue is full.
-                py.detach(|| ordered.tell_on(call, stream));
-                return interrupt;
+                let told = py.detach(|| ordered.tell_on(call, stream));
+                return interrupt.map(|()| told);
             }
         }
-        Ok(())
+        Ok(Told::AtOnce)
     }
 
     /// When a call that is made now counts, and why.
@@ -91,12 +100,12 @@ impl Timed {
         }
     }
 
-    /// Calls that counted when they were made, though they should have been timed.
-    pub(crate) fn untimed(&self) -> u64 {
+    /// Calls that counted for nothing, because a graph was being captured.
+    pub(crate) fn captured(&self) -> u64 {
         match self {
             Self::Cpu(_) => 0,
-            Self::Device { untimed, .. } => untimed.load(Ordering::Relaxed),
-            Self::Stream(ordered, _) => ordered.untimed(),
+            Self::Device { captured, .. } => captured.load(Ordering::Relaxed),
+            Self::Stream(ordered, _) => ordered.captured(),
         }
     }
 }

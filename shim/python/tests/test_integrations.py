@@ -1,13 +1,20 @@
 """What following a framework does to what it follows. The frameworks themselves are in `frameworks/`."""
 
+import enum
+import re
 import sys
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from node import until
 
 import pfo_gpu
 import pfo_gpu.integrations.deepspeed
 import pfo_gpu.integrations.pipelining
+import pfo_gpu.integrations.torchtitan
+from pfo_gpu.integrations import releases
 from pfo_gpu.integrations.replicas import of_group, of_mesh
 
 
@@ -137,7 +144,112 @@ def test_a_step_in_which_nothing_was_reported_is_one_warning(followed, warnings)
     schedule, _ = followed
     schedule.step(lambda: None)
     schedule.step(lambda: None)
-    assert len(warnings()) == 1 and "ran no instruction in its first step" in warnings()[0]
+    assert len(warnings()) == 1 and "ran no forward or backward in its first step" in warnings()[0]
+    assert "tested: 2.14.1 to 2.15.0" in warnings()[0]
+
+
+class Kind(enum.Enum):
+    """PyTorch's kinds of actions."""
+
+    FORWARD = "FORWARD"
+    OVERLAP_F_B = "OVERLAP_F_B"
+
+
+class Pairs(Schedule):
+    """A schedule that pairs forwards with backwards, as PyTorch runs it."""
+
+    def __init__(self, stages):
+        self._stages, self._n_microbatches = stages, 4
+        self._comp_type_to_function_map = {}
+
+    def register_custom_function(self, computation_type, custom_function):
+        self._comp_type_to_function_map[computation_type] = custom_function
+
+    def step(self, pairs):
+        overlap = self._comp_type_to_function_map.get(Kind.OVERLAP_F_B, self._one_after_the_other)
+        for forward, backward in pairs:
+            pair = [SimpleNamespace(stage_index=stage, microbatch_index=of) for stage, of in (forward, backward)]
+            overlap(SimpleNamespace(sub_actions=tuple(pair)), None)
+
+    def run_forward(self, action):
+        self._stage(action).forward_one_chunk(action.microbatch_index)
+
+    def run_backward(self, action):
+        self._stage(action).backward_one_chunk(action.microbatch_index, full_backward=True)
+
+    def _one_after_the_other(self, action, _context):
+        forward, backward = action.sub_actions
+        self.run_forward(forward)
+        self.run_backward(backward)
+
+    def _stage(self, action):
+        return next(stage for stage in self._stages if stage.stage_index == action.stage_index)
+
+
+PAIRS = [((0, 3), (7, 1)), ((7, 2), (0, 0))]
+
+
+def overlapping(schedule):
+    """A function that runs both of a pair at a time, as a trainer registers it."""
+
+    def overlap(action, _context):
+        forward, backward = action.sub_actions
+        thread = threading.Thread(target=schedule.run_backward, args=(backward,))
+        thread.start()
+        schedule.run_forward(forward)
+        thread.join()
+
+    return overlap
+
+
+def test_a_pair_that_runs_one_after_the_other_is_two_instructions(recorder):
+    schedule = Pairs([Stage(0), Stage(7)])
+    with pfo_gpu.integrations.pipelining.follow(schedule):
+        schedule.step(PAIRS[:1])
+    recorder.expect(
+        "step 0",
+        "forward 3",
+        "end of forward 3",
+        "backward 1 of chunk 1",
+        "end of backward 1 of chunk 1",
+        "end of step 0",
+        "goodbye",
+    )
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["registered before", "registered afterwards"])
+def test_a_pair_that_overlaps_is_one_instruction_with_the_name_of_its_backward(recorder, before):
+    schedule = Pairs([Stage(0), Stage(7)])
+    if before:
+        schedule.register_custom_function(Kind.OVERLAP_F_B, overlapping(schedule))
+    with pfo_gpu.integrations.pipelining.follow(schedule):
+        if not before:
+            schedule.register_custom_function(Kind.OVERLAP_F_B, overlapping(schedule))
+        schedule.register_custom_function(Kind.FORWARD, schedule.run_forward)
+        schedule.step(PAIRS)
+        assert schedule._comp_type_to_function_map[Kind.FORWARD] == schedule.run_forward
+    recorder.expect(
+        "step 0",
+        "forward_backward 1 of chunk 1",
+        "end of forward_backward 1 of chunk 1",
+        "forward_backward 0",
+        "end of forward_backward 0",
+        "end of step 0",
+        "goodbye",
+    )
+
+
+def test_a_pair_that_fails_has_ended_and_its_error_is_the_trainers(recorder):
+    def fail(_action, _context):
+        raise RuntimeError("out of memory")
+
+    schedule = Pairs([Stage(0), Stage(7)])
+    schedule.register_custom_function(Kind.OVERLAP_F_B, fail)
+    with pfo_gpu.integrations.pipelining.follow(schedule):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            schedule.step(PAIRS)
+    told = ("forward_backward 1 of chunk 1", "end of forward_backward 1 of chunk 1")
+    recorder.expect("step 0", *told, "end of step 0", "goodbye")
 
 
 class Mesh:
@@ -225,6 +337,62 @@ def test_an_engine_has_a_map_of_its_own_and_its_class_keeps_that_of_all(recorder
 MARKS = ("step", "forward 0", "end of forward 0", "end of step")
 
 
+class Optimizer:
+    """An optimizer, which may fail."""
+
+    def step(self, works=True):
+        assert works, "no gradient"
+        return self
+
+
+def test_with_an_optimizer_a_step_goes_on_until_it_has_stepped_or_the_next_one_begins(recorder):
+    schedule, stage, optimizer = Schedule(), Stage(0), Optimizer()
+    session = pfo_gpu.integrations.pipelining.follow(schedule, stage, optimizer=optimizer)
+    schedule.step(lambda: stage.forward_one_chunk(0))
+    schedule.eval(lambda: stage.forward_one_chunk(0))
+    assert optimizer.step.__func__(optimizer) is optimizer, "schedulers of learning rates call it so"
+    assert optimizer.step() is optimizer, "outside of a step nothing is said"
+    schedule.step(lambda: None)
+    schedule.step(lambda: None)
+    with pytest.raises(AssertionError, match="no gradient"):
+        optimizer.step(works=False)
+    session.close()
+    stepped = ["optimizer_step 0", "end of optimizer_step 0"]
+    recorder.expect(
+        *["step 0", "forward 0", "end of forward 0", *stepped, "end of step 0"],
+        *["step 1", "end of step 1", "step 2", *stepped, "end of step 2", "goodbye"],
+    )
+
+
+class ReduceTiedGrads:
+    """A part of the reduction."""
+
+
+class ReduceGrads:
+    """The other part, without which some schedules have none."""
+
+
+@pytest.mark.parametrize("parts", [[ReduceTiedGrads, ReduceGrads], [ReduceGrads]])
+def test_both_reductions_of_an_engine_are_one_collective_even_if_the_second_fails(recorder, parts):
+    class Reducing(Engine):
+        _INSTRUCTION_MAP = {part: Engine._exec for part in parts}
+
+    def fail(engine, buffer_id):
+        raise RuntimeError("the network is gone")
+
+    engine = Reducing()
+    with pfo_gpu.Session() as session:
+        pfo_gpu.integrations.deepspeed.follow(engine, session)
+        engine.train_batch()
+        engine = Reducing()
+        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, ReduceGrads: fail}
+        pfo_gpu.integrations.deepspeed.follow(engine, session)
+        with pytest.raises(RuntimeError, match="the network is gone"):
+            engine.train_batch()
+    once = ["collective 0", "end of collective 0"]
+    recorder.expect("step 0", *once, "end of step 0", "step 1", *once, "end of step 1", "goodbye")
+
+
 def test_a_plain_engine_is_left_alone_with_one_warning(recorder, warnings):
     class DeepSpeedEngine:
         pass
@@ -232,3 +400,47 @@ def test_a_plain_engine_is_left_alone_with_one_warning(recorder, warnings):
     assert pfo_gpu.integrations.deepspeed.follow(DeepSpeedEngine()) is None
     assert len(warnings()) == 1 and warnings()[0].startswith("DeepSpeedEngine is not followed, ")
     assert "PipelineEngine" in warnings()[0] and recorder.said == []
+
+
+def test_the_releases_that_are_named_are_those_that_the_matrix_installs():
+    lists = Path(__file__).parent / "frameworks"
+    for column, names in enumerate((["previous", "previous-alone"], ["newest", "newest-alone"])):
+        files = [lists / "adapters" / f"{name}.txt" for name in names]
+        if column:
+            files.append(lists / "requirements.txt")
+        pinned = dict(re.findall(r"^([\w-]+)==(\S+)$", "\n".join(file.read_text() for file in files), re.M))
+        for distribution, tested in releases.TESTED.items():
+            assert pinned[distribution] == tested[column], distribution
+
+
+@pytest.mark.parametrize(
+    ("release", "tested"),
+    [("2.15.0+cu132", True), ("2.14.1", True), ("2.14.9", True), ("2.14.0", False), ("2.16.0a0", False)],
+)
+def test_a_release_is_within_the_range_or_not(release, tested):
+    assert releases.is_tested("torch", release) is tested
+
+
+def test_a_torchtitan_trainer_without_a_pipeline_is_one_warning(recorder, warnings):
+    assert pfo_gpu.integrations.torchtitan.follow(SimpleNamespace()) is None
+    assert "torchtitan is not followed" in warnings()[0] and "no pipeline" in warnings()[0]
+    assert recorder.said == []
+
+
+def test_a_torchtitan_trainer_says_replica_shard_and_step(node):
+    class Mesh(SimpleNamespace):
+        def size(self):
+            return self.sizes
+
+        def get_local_rank(self):
+            return self.own
+
+    meshes = {"batch": Mesh(sizes=2, own=1), "cp": Mesh(sizes=2, own=0), "tp": None}
+    schedule, stage = Schedule(), Stage(0)
+    schedule._stages, schedule._n_microbatches = [stage], 8
+    trainer = SimpleNamespace(
+        pp_schedule=schedule, step=100, parallel_dims=SimpleNamespace(get_optional_mesh=meshes.get)
+    )
+    with pfo_gpu.integrations.torchtitan.follow(trainer, setup_timeout_s=60):
+        schedule.step(lambda: stage.forward_one_chunk(0))
+        until("the step is known", lambda: node.ranks()[0]["step"] == 100)

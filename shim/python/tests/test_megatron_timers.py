@@ -120,3 +120,10 @@ def test_a_number_of_microbatches_that_gets_lost_while_training_raises_nothing(c
     monkeypatch.setattr(calculator, "get_num_microbatches", lambda: 1)
     run_schedule(config, forward_only=False)
     recorder.expect("step 0", *STEP, "end of step 0")
+
+
+def test_a_graph_of_the_full_iteration_is_refused_with_the_reason(config, recorder, warnings):
+    config.cuda_graph_scope = ["<CudaGraphScope.full_iteration: 1>"]
+    assert pfo_gpu.integrations.megatron.follow(config, num_microbatches=1) is None
+    assert type(config.timers) is Timers and recorder.said == []
+    assert "full_iteration out of cuda_graph_scope" in warnings()[0]

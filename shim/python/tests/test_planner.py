@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import pickle
 import signal
 import subprocess
@@ -328,27 +327,3 @@ def test_without_a_package_the_error_says_what_to_install(monkeypatch, frontier,
     monkeypatch.delitem(sys.modules, f"{package}.pyplot", raising=False)
     with pytest.raises(ImportError, match=f"Frontier.{use} requires {package}; install it with"):
         getattr(frontier, use)()
-
-
-EXAMPLE = Path(__file__).parents[1] / "examples" / "published_tables.py"
-
-
-def test_the_published_tables_are_reproduced_and_ours_saves_more():
-    data = Path(os.environ.get("PFO_DATA_DIR", ROOT.parent / "shared" / "data"))
-    if not (data / "profiles" / "gpt3-175b-a100.csv").exists():
-        pytest.skip(f"{data} has no published profiles")
-    command = [sys.executable, EXAMPLE, data / "profiles"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    rows = [line.split() for line in told.stdout.splitlines() if line.startswith(("a100", "a40"))]
-    intrinsic = [[float(share) for share in row[2:]] for row in rows if len(row) == 6]
-    stragglers = [[float(share) for share in row[2:]] for row in rows if len(row) == 5]
-    assert (len(intrinsic), len(stragglers)) == (8, 8)
-    for envpipe, perseus, ours, possible in intrinsic:
-        assert envpipe < perseus < ours <= possible
-    for lowtime, ours, possible in stragglers:
-        assert lowtime < ours <= possible
-
-
-def test_without_the_published_profiles_the_example_says_that_it_skips(tmp_path):
-    told = subprocess.run([sys.executable, EXAMPLE, tmp_path], capture_output=True, text=True)
-    assert told.returncode == 1 and told.stderr.startswith("skipped: ") and str(tmp_path) in told.stderr

@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from node import until
+from node import PATIENCE_S, until
 
 import pfo_gpu
 
@@ -144,6 +144,21 @@ def test_instructions_out_of_place_are_counted_and_one_warning_says_what_is_wron
             pass
     assert session.counters.misplaced == 3
     assert len(warnings()) == 1 and "began outside a step" in warnings()[0]
+
+
+def test_status_names_a_trainer_that_begins_no_step_and_one_whose_instructions_overlap(node):
+    attention = lambda: node.run("pfoctl", "status", "--socket", str(node.socket))
+    with pfo_gpu.Session(setup_timeout_s=PATIENCE_S) as session:
+        for _ in range(3):
+            with session.instruction("forward"):
+                pass
+        until("it is named", lambda: "rank 0: 3 instructions began, but no step" in attention())
+        with session.step():
+            with session.instruction("forward"), session.instruction("backward"):
+                pass
+            with session.instruction("forward"), session.instruction("backward"):
+                pass
+        until("it is named", lambda: "rank 0: 2 instructions began outside a step or inside" in attention())
 
 
 def test_nested_instructions_are_counted_and_one_warning_says_what_is_wrong(recorder, warnings):

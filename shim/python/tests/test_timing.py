@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pfo_gpu
 
 SOURCE = Path(__file__).parents[2] / "tests" / "cuda" / "streams.c"
 
-_streams = iter(range(1, 31))
+_streams = iter(range(1, 127))
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +63,13 @@ class Cuda:
     def blocked(self):
         return self._library.test_blocked(ctypes.c_long(self.stream))
 
+    def capture(self, on):
+        self._library.test_capture(ctypes.c_long(self.stream), int(on))
+
+    def clock(self, milliseconds):
+        """Sets the GPU's own clock, which then stands still; from -1 on it is that of the host."""
+        self._library.test_clock(ctypes.c_long(0), milliseconds)
+
     def own(self, device):
         self._library.test_own(ctypes.c_long(self.stream), device)
 
@@ -90,6 +98,7 @@ def cuda(library, monkeypatch):
     cuda = Cuda(library)
     monkeypatch.setitem(sys.modules, "torch", cuda.torch())
     yield cuda
+    cuda.clock(-1)
     cuda.devices(0, [])
     cuda.leave()
 
@@ -118,6 +127,7 @@ def test_a_closed_session_says_goodbye_when_the_gpu_has_got_to_its_last_call(rec
     recorder.expect("step 0", "end of step 0", "goodbye")
 
 
+GPU_0 = "GPU-00000000-0000-0000-0000-000000000000"
 GPU_1 = "GPU-01010101-0101-0101-0101-010101010101"
 
 
@@ -217,9 +227,78 @@ def test_with_device_synchronization_each_call_waits_for_the_device(recorder, cu
     session.step_begin()
     assert (cuda.synchronized, cuda.recorded) == (1, 0)
     cuda.capturing = True
-    session.step_end()
+    session.instruction_begin("forward")
     assert cuda.synchronized == 1, "not while a graph is captured"
+    cuda.capturing = False
+    session.step_end()
     recorder.expect("step 0", "end of step 0")
+    assert session.counters.captured == 1
+
+
+def test_what_a_graph_captures_is_not_told_and_said_once(recorder, cuda, warnings):
+    session = pfo_gpu.Session()
+    session.step_begin()
+    cuda.capture(True)
+    for _ in range(2):
+        with session.instruction("forward"):
+            pass
+    cuda.capture(False)
+    # Told around the launch, as the warning says.
+    with session.instruction("forward_backward"):
+        pass
+    session.step_end()
+    cuda.reach(4)
+    recorder.expect("step 0", "forward_backward 0", "end of forward_backward 0", "end of step 0")
+    (warning,) = warnings()
+    assert "while a CUDA graph is captured" in warning and "around the launch" in warning
+    assert (session.counters.captured, session.counters.misplaced) == (4, 0)
+
+
+def test_a_call_carries_the_time_of_the_gpu_and_not_that_of_the_wake_up(recorder, cuda):
+    session = pfo_gpu.Session()
+    with session.step():
+        pass
+    cuda.clock(7000)
+    cuda.reach(1)
+    recorder.expect("step 0")
+    time.sleep(0.05)
+    cuda.clock(7003)
+    cuda.reach(2)
+    recorder.expect("step 0", "end of step 0")
+    begun, ended = recorder.times_ns()
+    assert ended - begun == 3_000_000
+
+
+def test_a_trainer_that_knows_when_its_gpu_worked_says_so(recorder, warnings):
+    session = pfo_gpu.Session()
+    session.step_begin(at_ns=10)
+    session.instruction_begin("forward", 0, at_ns=11)
+    session.instruction_end(at_ns=22)
+    session.step_end(at_ns=-1)
+    session.step_begin(at_ns="now")
+    recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0", "step 1")
+    times = recorder.times_ns()
+    assert times[:3] == [10, 11, 22] and all(at_ns > 1000 for at_ns in times[3:])
+    assert [warning.split(" is ")[0] for warning in warnings()] == ["at_ns=-1", "at_ns='now'"]
+
+
+def test_each_gpu_of_a_process_has_a_session_of_its_own_on_its_own_context(recorder, cuda, library):
+    cuda.devices(2, [0, 1])
+    other = Cuda(library)
+    other.own(1)
+    cuda.own(0)
+    recorder.gpu = GPU_0.encode()
+    first = pfo_gpu.Session(rank=0, gpu="cuda:0", stream=lambda: cuda.stream)
+    recorder.gpu = GPU_1.encode()
+    second = pfo_gpu.Session(rank=1, gpu="cuda:1", stream=lambda: other.stream)
+    for session in (first, second):
+        session.step_begin()
+    assert (first.timing, second.timing) == ("stream on cuda:0", "stream on cuda:1")
+    other.reach(1)
+    recorder.expect("step 0", connection=1)
+    assert recorder.marks(0) == [] and first.counters.untimed == second.counters.untimed == 0
+    cuda.reach(1)
+    recorder.expect("step 0", connection=0)
 
 
 def test_with_cpu_time_cuda_is_left_alone(recorder, cuda):
@@ -271,7 +350,7 @@ import pfo_gpu
 
 cuda = ctypes.CDLL(sys.argv[1])
 cuda.test_make_current(ctypes.c_void_p(1))
-session = pfo_gpu.Session()
+session = pfo_gpu.Session(setup_timeout_s=60)
 with session.step():
     pass
 # The GPU gets there while the interpreter ends.

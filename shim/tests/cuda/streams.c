@@ -1,13 +1,14 @@
 /*
  * A stand-in for libcuda.so.1 whose GPU gets as far in its streams as a test says. A stream is a
- * number from 1 to 31; its events are counted from 1. The context of a device is its ordinal plus 1, and all
+ * number from 1 to 127; its events are counted from 1. The context of a device is its ordinal plus 1, and all
  * bytes of its UUID are its ordinal.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { STREAMS = 32, SUCCESS = 0, FAILED = 719, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_HANDLE = 400 };
+enum { STREAMS = 128, EVENTS = 2048, NOT_READY = 600, SUCCESS = 0, FAILED = 719, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_HANDLE = 400 };
 
 struct event {
     void *context;
@@ -20,6 +21,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int recorded[STREAMS], reached[STREAMS], capturing[STREAMS];
 static void *owners[STREAMS];
 static int full[STREAMS], blocked[STREAMS];
+/* When the GPU got to each event, in ms of its own clock, and what that shows if a test has set it. */
+static double times[STREAMS][EVENTS], shown = -1;
 static int events, spoilt, devices, active;
 static __thread void *context;
 static __thread int capture_mode;
@@ -28,9 +31,30 @@ static __thread int capture_mode;
 
 void test_make_current(void *made) { context = made; }
 
+static double now(void)
+{
+    struct timespec time;
+
+    if (shown >= 0)
+        return shown;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1e3 + time.tv_nsec / 1e6;
+}
+
+/* Sets the GPU's own clock, in ms, which then stands still; from -1 on it is that of the host. */
+void test_clock(long unused, int milliseconds)
+{
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    shown = milliseconds;
+    pthread_mutex_unlock(&lock);
+}
+
 void test_reach(long stream, int number)
 {
     pthread_mutex_lock(&lock);
+    for (int event = reached[stream] + 1; event <= number && event < EVENTS; event++)
+        times[stream][event] = now();
     reached[stream] = number;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
@@ -149,7 +173,7 @@ int cuStreamIsCapturing(long stream, int *status)
 
 int cuEventCreate(struct event **event, unsigned flags)
 {
-    if (context == NULL || flags != 3) /* blocking, without timing */
+    if (context == NULL || flags != 1) /* blocking, with timing */
         return FAILED;
     pthread_mutex_lock(&lock);
     events++;
@@ -185,6 +209,21 @@ int cuEventSynchronize(struct event *event)
     while (reached[event->stream] >= 0 && reached[event->stream] < event->number)
         pthread_cond_wait(&changed, &lock);
     result = reached[event->stream] < 0 ? FAILED : SUCCESS;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuEventElapsedTime(float *milliseconds, struct event *first, struct event *second)
+{
+    int result = SUCCESS;
+
+    pthread_mutex_lock(&lock);
+    struct event *both[] = {first, second};
+    for (int i = 0; i < 2; i++)
+        if (reached[both[i]->stream] < both[i]->number)
+            result = reached[both[i]->stream] < 0 ? FAILED : NOT_READY;
+    if (result == SUCCESS)
+        *milliseconds = (float)(times[second->stream][second->number] - times[first->stream][first->number]);
     pthread_mutex_unlock(&lock);
     return result;
 }

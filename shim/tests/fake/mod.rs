@@ -92,9 +92,14 @@ impl Daemon {
 
     /// Accepts a session.
     pub(crate) fn welcome(&self) -> Peer {
+        self.welcome_as("fake")
+    }
+
+    /// Accepts a session as a daemon with this name and version.
+    pub(crate) fn welcome_as(&self, daemon: &str) -> Peer {
         let mut peer = self.accept();
         peer.read_hello();
-        peer.say_bytes(&welcome_frame());
+        peer.say_bytes(&welcome_frame_of(daemon));
         peer
     }
 
@@ -111,8 +116,12 @@ impl Daemon {
 }
 
 pub(crate) fn welcome_frame() -> Vec<u8> {
+    welcome_frame_of("fake")
+}
+
+fn welcome_frame_of(daemon: &str) -> Vec<u8> {
     let welcome = Welcome {
-        daemon: "fake".into(),
+        daemon: daemon.into(),
         session: SessionId(1),
         gpu_uuid: "GPU-1234".parse().unwrap(),
         gpu_model: "model".into(),

@@ -15,6 +15,12 @@ And plan these clocks, from a measured profile::
 
     frontier = pfo_gpu.plan("profile.csv", microbatches=12, p2p_power=83.64)
     frontier.at("1.02x").write("plan.json")
+
+And ask what was measured, and change what a job runs::
+
+    node = pfo_gpu.Node()
+    node.swap("llama-7b", "plan.json", wait=True)
+    node.status().job("llama-7b").windows
 """
 
 from typing import TYPE_CHECKING
@@ -25,12 +31,15 @@ from pfo_gpu.session import Session
 from pfo_gpu.span import Span
 
 if TYPE_CHECKING:
+    from pfo_gpu.node import Node, NodeError, StepEnergy
     from pfo_gpu.planner import Bound, Frontier, Plan, PlanError, Profile, plan
 
 __all__ = [
     "Bound",
     "Counters",
     "Frontier",
+    "Node",
+    "NodeError",
     "PipelineFrequencyOptimizer",
     "Plan",
     "PlanError",
@@ -38,13 +47,18 @@ __all__ = [
     "Profile",
     "Session",
     "Span",
+    "StepEnergy",
     "__version__",
     "plan",
 ]
 
 
 def __getattr__(name: str) -> object:
-    # A trainer does not plan, and does not pay for it.
+    # A trainer neither plans nor asks the daemons, and does not pay for it.
+    if name in ("Node", "NodeError", "StepEnergy"):
+        from pfo_gpu import node
+
+        return getattr(node, name)
     if name in __all__:
         from pfo_gpu import planner
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 
 from pfo_gpu import doctor
+
+_PLAYGROUND = "Tries pfo on a simulated node, without a GPU (requires the package pfo-gpu-playground)."
 
 
 def main() -> int:
@@ -13,8 +16,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m pfo_gpu", description=__doc__)
     programs = parser.add_subparsers(dest="program", required=True)
     programs.add_parser("doctor", help=doctor.__doc__, description=doctor.__doc__)
-    parser.parse_args()
-    return doctor.main()
+    playground = programs.add_parser("playground", help=_PLAYGROUND, add_help=False, prefix_chars="\0")
+    playground.add_argument("arguments", nargs="*")
+    options = parser.parse_args()
+    return doctor.main() if options.program == "doctor" else _play(options.arguments)
+
+
+def _play(arguments: list[str]) -> int:
+    try:
+        command = importlib.import_module("pfo_gpu_playground.command")
+    except ModuleNotFoundError as error:
+        if error.name != "pfo_gpu_playground":
+            raise
+        print(
+            "python -m pfo_gpu: the simulated node is in a package of its own:"
+            " pip install 'pfo-gpu[playground]'",
+            file=sys.stderr,
+        )
+        return 1
+    return int(command.main(arguments))
 
 
 if __name__ == "__main__":

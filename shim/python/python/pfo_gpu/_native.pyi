@@ -11,12 +11,17 @@ __all__ = [
     "Frontier",
     "Pipeline",
     "Plan",
+    "NodeError",
     "PlanError",
     "Problem",
     "Profile",
     "Session",
     "__version__",
+    "agent_request_frame",
+    "answer",
     "launched_rank",
+    "payload_bytes",
+    "request_frame",
     "wait_for_gpu",
 ]
 
@@ -27,6 +32,21 @@ def launched_rank() -> Optional[int]:
 
 def wait_for_gpu(patience_s: float) -> None:
     """Waits until the GPU has got to every call of every session, but not longer than this."""
+
+class NodeError(RuntimeError):
+    """A daemon of the node that does not answer, or what it refuses; the message says what to do about it."""
+
+def request_frame(request: str) -> bytes:
+    """The frame of a request to ``pfod``, which is JSON."""
+
+def agent_request_frame(request: str) -> bytes:
+    """The frame of a request to ``pfo-agent``, which is JSON."""
+
+def payload_bytes(header: bytes) -> int:
+    """The number of bytes that follow a header."""
+
+def answer(frame: bytes) -> str:
+    """The answer in a frame, as JSON. A refusal is an error."""
 
 @final
 class Problem:
@@ -55,7 +75,10 @@ class Counters:
     @property
     def untimed(self) -> int:
         """Calls that counted when they were made, though the session waits for its GPU: there was no CUDA
-        context on it, or a graph was captured."""
+        context on it, or the stream was another GPU's."""
+    @property
+    def captured(self) -> int:
+        """Calls that counted for nothing: a CUDA graph was being captured."""
     @property
     def misplaced(self) -> int:
         """Instructions that began outside a step, or before the one before them had ended."""
@@ -87,28 +110,33 @@ class Session:
         num_microbatches: Optional[int],
         first_step: int,
         setup_timeout_s: float,
+        plan: Union[str, os.PathLike[str], None],
         sync: str,
         cuda: Callable[..., object],
     ) -> None: ...
     def _is_settled(self) -> bool:
         """Whether the daemon has answered, or there is a reason why it has not."""
-    def step_begin(self) -> None:
+    def step_begin(self, *, at_ns: Optional[int] = None) -> None:
         """The next training step begins."""
-    def step_end(self) -> None:
+    def step_end(self, *, at_ns: Optional[int] = None) -> None:
         """The step ends."""
     def instruction_begin(
-        self, name: Name, microbatch: Optional[int] = None, chunk: int = 0
+        self, name: Name, microbatch: Optional[int] = None, chunk: int = 0, *, at_ns: Optional[int] = None
     ) -> None:
         """An instruction of a microbatch begins.
 
         Without a number it is the microbatch after the last one of the same instruction and chunk in
-        this step.
+        this step. With ``at_ns`` (``time.monotonic_ns()``), this call and the three others count from that
+        time on.
         """
-    def instruction_end(self) -> None:
+    def instruction_end(self, *, at_ns: Optional[int] = None) -> None:
         """The instruction that began last ends."""
     @property
     def problem(self) -> Optional[Problem]:
         """Why there is no lease right now; None if there is one, or if the session is over."""
+    @property
+    def plan_problem(self) -> Optional[Problem]:
+        """Why the job does not begin with the plan that was named; None if it does, or if none was."""
     @property
     def gpu(self) -> Optional[str]:
         """The UUID of the leased GPU; None if there is no lease right now."""
@@ -180,6 +208,7 @@ class Plan:
     def from_bytes(plan: bytes, profile: Optional[Profile], schedule: str) -> Plan: ...
     def to_text(self, format: str) -> str: ...
     def replay(self, profile: Profile, p2p_power: Union[float, Sequence[float], None]) -> tuple[float, float]: ...
+    def clock_table(self) -> str: ...
     @property
     def predicted(self) -> Optional[tuple[float, float]]: ...
     @property

@@ -49,17 +49,18 @@ def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
     return current
 
 
-def synchronize(gpu: object = None) -> Callable[[], bool]:
-    """What waits until the GPU has done all that PyTorch gave it, and returns whether it could."""
+def synchronize(gpu: object = None) -> Callable[[], Optional[bool]]:
+    """What waits until the GPU has done all that PyTorch gave it, and returns whether it could; None while a
+    graph is captured."""
     ordinal = _ordinal(gpu)
 
-    def wait() -> bool:
+    def wait() -> Optional[bool]:
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return False
         # While a graph is captured nothing runs that could be waited for, and trying spoils it.
         if torch.cuda.is_current_stream_capturing():
-            return False
+            return None
         torch.cuda.synchronize(ordinal)
         return True
 

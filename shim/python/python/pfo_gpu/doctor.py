@@ -11,6 +11,7 @@ import stat
 from typing import Optional
 
 import pfo_gpu
+from pfo_gpu.integrations import releases
 from pfo_gpu.job import agreed_name
 
 _SOCKET = "/run/pfo/pfod.sock"
@@ -21,6 +22,8 @@ def main() -> int:
     _say("pfo-gpu", f"{pfo_gpu.__version__} in {os.path.dirname(pfo_gpu.__file__)}")
     _say("socket", _socket(os.environ.get("PFO_SOCKET") or _SOCKET))
     _say("PyTorch", _pytorch())
+    for framework in _frameworks():
+        _say("release", framework)
     _say("job", agreed_name() or "not named: set PFO_JOB, or open sessions after init_process_group")
     _say("GPU", _asked_for())
     logging.getLogger("pfo_gpu").setLevel(logging.ERROR)
@@ -85,6 +88,15 @@ def _pytorch() -> str:
     # As in a trainer: CUDA then resolves the ordinal itself.
     torch.cuda.init()
     return f"{torch.__version__} with CUDA, which sees {torch.cuda.device_count()} GPUs"
+
+
+def _frameworks() -> list[str]:
+    """The frameworks that are installed, and whether this release of them is tested."""
+    return [
+        releases.in_words(distribution)
+        for distribution in releases.TESTED
+        if releases.installed(distribution) is not None
+    ]
 
 
 def _asked_for() -> str:

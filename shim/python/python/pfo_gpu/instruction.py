@@ -53,3 +53,21 @@ def report_misplaced(wrong: str) -> None:
         " instruction before the next one begins (reported once)",
         wrong,
     )
+
+
+def report_captured() -> None:
+    """Logs that what a CUDA graph holds is not reported."""
+    logging.getLogger("pfo_gpu").warning(
+        "a call was made while a CUDA graph is captured and counts for nothing: the work happens when the graph is"
+        " launched, and a launch is not reported; call begin and end around the launch (reported once)"
+    )
+
+
+def report_no_time(at_ns: object) -> None:
+    """Logs, once for each kind of value, that a time is none."""
+    kind = f"at_ns of type {type(at_ns).__name__}"
+    if kind not in _reported:
+        _reported.add(kind)
+        logging.getLogger("pfo_gpu").warning(
+            "at_ns=%r is no time in nanoseconds, as time.monotonic_ns() returns it; the call counts at once", at_ns
+        )

@@ -58,6 +58,10 @@ class Session(_native.Session):
         num_microbatches: Of each step; None if it is unknown or varies.
         first_step: The number of the first step; not 0 if training continues from a checkpoint.
         setup_timeout_s: The longest time to wait for the daemon's answer, in seconds.
+        plan: The plan with which the job begins, the same for every rank: a file that ``pfoctl plan export``
+            wrote, or ``"auto"`` for the one that ``pfoctl plan load --for`` keeps for the job, if there is
+            one; else ``PFO_PLAN``. A plan that cannot be used is one warning, and the job trains at default
+            clocks. :attr:`plan_problem` returns the reason.
         sync: When a call counts. ``"stream"``: when the GPU reaches this point of its current stream,
             while the host runs ahead. ``"device"``: when the GPU has finished all work; the call
             waits for that (PyTorch only). ``"cpu"``: at once, as always without CUDA.
@@ -89,6 +93,7 @@ class Session(_native.Session):
         num_microbatches: Optional[int] = None,
         first_step: int = 0,
         setup_timeout_s: float = 2.0,
+        plan: Union[str, os.PathLike[str], None] = None,
         sync: str = "stream",
         stream: Optional[Callable[[], int]] = None,
     ) -> None:
@@ -117,6 +122,7 @@ class Session(_native.Session):
             num_microbatches=num_microbatches,
             first_step=first_step,
             setup_timeout_s=setup_timeout_s,
+            plan=plan,
             sync=sync,
             cuda=timing,
         )
@@ -127,6 +133,9 @@ class Session(_native.Session):
             if problem.code == _NO_ANSWER:
                 late = threading.Thread(target=_report_late_answer, args=(weakref.ref(self),), daemon=True)
                 late.start()
+        plan_problem = self.plan_problem
+        if plan_problem is not None:
+            logging.getLogger("pfo_gpu").warning("training without the plan: %s", plan_problem)
 
     def _replace_former(self) -> None:
         # The daemon would wait for its end, and in vain.

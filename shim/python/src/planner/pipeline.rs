@@ -33,6 +33,7 @@ impl Pipeline {
             transfer_time_s: transfer_ms / 1e3,
             switch_latency_s: switch_latency_ms / 1e3,
             set_call_s: set_call_ms / 1e3,
+            ..Delays::default()
         };
         if let Some(order) = order {
             let order = Order::from_json(order).map_err(refused)?;

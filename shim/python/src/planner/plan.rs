@@ -1,6 +1,7 @@
 //! One plan.
 
 use pfo_planner::{Generation, LowtimePlan, PerStage, Schedule, replay};
+use pfo_protocol::{ClockTable, PlannedUnit, Predicted};
 use pyo3::prelude::*;
 
 use crate::planner::Profile;
@@ -53,6 +54,19 @@ impl Plan {
             })?;
         let replayed = replay(&profile.profile, &self.0, power).map_err(refused)?;
         Ok((replayed.iteration_time_s, replayed.iteration_energy_j))
+    }
+
+    /// The plan as a daemon takes it, as JSON.
+    fn clock_table(&self) -> PyResult<String> {
+        let predicted = self.0.predicted.map(|predicted| Predicted {
+            time_s: predicted.iteration_time_s,
+            energy_j: predicted.iteration_energy_j,
+        });
+        let unit = |(unit, mhz, wait_mhz)| PlannedUnit { unit, mhz, wait_mhz };
+        let stages = self.0.clocks().map(|stage| stage.into_iter().map(unit).collect());
+        let table = ClockTable::new(self.0.num_microbatches, predicted, stages.collect())
+            .map_err(|error| PlanError::new_err(error.to_string()))?;
+        serde_json::to_string(&table).map_err(|error| PlanError::new_err(error.to_string()))
     }
 
     /// Seconds and joules that the plan predicts.

@@ -5,7 +5,15 @@ import pfo_gpu.integrations.deepspeed
 import torch
 import without_gpu  # noqa: F401
 from deepspeed.pipe import DualPipeVModule, PipelineModule
-from deepspeed.runtime.pipe.schedule import BackwardPass, DualPipeVSchedule, ForwardPass, TrainSchedule
+from deepspeed.runtime.pipe.schedule import (
+    BackwardPass,
+    DualPipeVSchedule,
+    ForwardPass,
+    LoadMicroBatch,
+    OptimizerStep,
+    ReduceGrads,
+    TrainSchedule,
+)
 from model import BATCH, MICROBATCHES, batch, bits, digest, stage
 from node import PATIENCE_S
 
@@ -15,7 +23,14 @@ CONFIG = {
     "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
     "steps_per_print": 1000,
 }
-NAMES = {ForwardPass: "forward", BackwardPass: "backward"}
+# The reduction of tied gradients comes right before the other one, and is told with it.
+NAMES = {
+    LoadMicroBatch: "load",
+    ForwardPass: "forward",
+    BackwardPass: "backward",
+    ReduceGrads: "collective",
+    OptimizerStep: "optimizer_step",
+}
 
 
 def train(steps, followed, reach, dual_pipe_v=False, evaluate=False):
@@ -46,7 +61,7 @@ def microbatches(step):
 
 
 def order(schedule):
-    """What DeepSpeed's own schedule has a stage compute in a step, each microbatch counted."""
+    """What DeepSpeed's own schedule has a stage run in a step but transfers, each microbatch counted."""
     units, counted = [], {}
     for instructions in schedule:
         for instruction in instructions:

@@ -23,7 +23,8 @@ def batch(step):
 
 def digest(modules):
     """All bits of the weights."""
-    weights = [weight.detach().numpy().tobytes() for module in modules for weight in module.parameters()]
+    weights = [weight.detach() for module in modules for weight in module.parameters()]
+    weights = [getattr(weight, "_local_tensor", weight).numpy().tobytes() for weight in weights]
     return hashlib.sha256(b"".join(weights)).hexdigest()
 
 

@@ -35,7 +35,9 @@ def train(request, ranks, node):
 
 def test_clocks_follow_a_plan_that_is_swapped_in_and_no_bit_changes_even_if_the_daemon_dies(train, node):
     alone, _ = train(followed=False).results()
-    clocks = Clocks([result["order"] for result in alone])
+    # As `pfoctl plan optimize --schedule` makes them: what takes a fixed time has no place in the plan.
+    passes = [[unit for unit in result["order"] if "ward" in unit[0]] for result in alone]
+    clocks = Clocks(passes)
     clocks.write_plan(node.directory / "plan.json", MICROBATCHES)
     training = train(followed=True, holds=[SWAPPED_AT, KILLED_AT, BACK_AT])
 
@@ -45,7 +47,7 @@ def test_clocks_follow_a_plan_that_is_swapped_in_and_no_bit_changes_even_if_the_
     training.go_on()
 
     training.reach(KILLED_AT)
-    planned = [PLANNED_STEPS * len(result["order"]) for result in alone]
+    planned = [PLANNED_STEPS * len(order) for order in passes]
     until("every instruction ran under the plan", lambda: _instructions(node) == planned)
     for rank in node.ranks():
         assert (rank["stage"], rank["plan"], rank["mismatched_steps"]) == (rank["rank"], 1, 0), rank

@@ -33,5 +33,6 @@ def test_an_example_tells_of_every_instruction(frameworks, recorders, tmp_path, 
     for process, log in zip(processes, logs):
         process.join(PATIENCE_S)
         assert process.exitcode == 0, log.read_text()
-    told = [{"order": orders.one_forward_one_backward(rank, RANKS, MICROBATCHES)} for rank in range(RANKS)]
+    order = orders.of_deepspeed if name == "deepspeed_trainer" else orders.one_forward_one_backward
+    told = [{"order": order(rank, RANKS, MICROBATCHES)} for rank in range(RANKS)]
     recorders.expect(told, STEPS)

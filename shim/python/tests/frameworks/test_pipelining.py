@@ -23,13 +23,26 @@ def test_every_instruction_is_told_in_the_schedules_order_and_no_bit_changes(ran
     recorders.expect(told, STEPS)
 
 
-def test_a_schedule_that_overlaps_is_refused_with_the_reason_and_trains_on_untouched(ranks, recorders):
-    training = {"schedule": "DualPipeV", "steps": STEPS}
+@pytest.mark.parametrize("schedule", ["1F1B", "Interleaved1F1B"])
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+def test_reduction_and_optimizer_are_told_in_the_step_and_no_bit_changes(ranks, recorders, schedule, sharded):
+    training = {"schedule": schedule, "steps": STEPS, "sharded": sharded, "with_optimizer": True}
     alone, _ = ranks.train(TRAIN, recorders.environments, **training, followed=False).results()
-    refused, warnings = ranks.train(TRAIN, recorders.environments, **training, followed=True).results()
-    assert refused == alone
-    for of_rank in warnings:
-        (warning,) = of_rank
-        assert warning.startswith("ScheduleDualPipeV is not followed, and trains on at default clocks: ")
-        assert "OVERLAP_F_B" in warning
-    recorders.expect_nothing()
+    told, warnings = ranks.train(
+        TRAIN, recorders.environments, **training, followed=True, evaluate=True
+    ).results()
+    assert told == alone
+    assert not any(warnings)
+    recorders.expect(told, STEPS)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["one after the other", "at a time"])
+def test_pairs_are_told_as_they_run_and_no_bit_changes(ranks, recorders, overlap):
+    training = {"schedule": "DualPipeV", "steps": STEPS, "overlap": overlap}
+    alone, _ = ranks.train(TRAIN, recorders.environments, **training, followed=False).results()
+    told, warnings = ranks.train(TRAIN, recorders.environments, **training, followed=True).results()
+    assert told == alone
+    assert not any(warnings)
+    paired = [any(name == "forward_backward" for name, *_ in result["order"]) for result in told]
+    assert paired == [overlap] * len(told)
+    recorders.expect(told, STEPS)

@@ -10,14 +10,22 @@ from pfo_gpu.instruction import Name
 from pfo_gpu.integrations.telling import Run, Telling, goes_on, refuse_unknown, swap_in, telling_of
 from pfo_gpu.session import Session
 
-_NAMES: dict[str, Name] = {"ForwardPass": "forward", "BackwardPass": "backward"}
+_NAMES: dict[str, Name] = {
+    "LoadMicroBatch": "load",
+    "ForwardPass": "forward",
+    "BackwardPass": "backward",
+    "ReduceTiedGrads": "collective",
+    "ReduceGrads": "collective",
+    "OptimizerStep": "optimizer_step",
+}
 
 
 def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
-    """Reports every forward and backward that a ``PipelineEngine`` runs to a session.
+    """Reports everything that a ``PipelineEngine`` runs on this rank to a session, but transfers.
 
-    ``engine.train_batch`` becomes a step. Each ``ForwardPass`` and ``BackwardPass`` of its schedule becomes
-    an instruction: this engine's map of instructions gets entries of its own, and the class keeps its map.
+    ``engine.train_batch`` becomes a step, and each instruction of its schedule becomes one: ``load``,
+    ``forward``, ``backward``, at the end ``collective`` (both reductions of gradients, one after the other) and
+    ``optimizer_step``. This engine's map of instructions gets entries of its own, and the class keeps its map.
     With ``DualPipeVEngine``, which runs them one at a time, the phase is the chunk. ``engine.eval_batch``
     is not reported. Followed a second time, an engine reports once; if the first session is closed, to the
     new one.
@@ -45,11 +53,9 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
     if former is not None:
         former.session = session
         return session
-    telling = Telling(name, session)
+    telling = Telling(name, session, "deepspeed")
     told = {
-        instruction: _told(telling, _NAMES[instruction.__name__], run)
-        if instruction.__name__ in _NAMES
-        else run
+        instruction: _told(telling, instruction.__name__, run) if instruction.__name__ in _NAMES else run
         for instruction, run in instructions.items()
     }
     swap_in([(engine, "_INSTRUCTION_MAP", told), (engine, "train_batch", telling.step(train_batch))])
@@ -71,16 +77,22 @@ def _rank(engine: Any) -> dict[str, Any]:
     }
 
 
-def _told(telling: Telling, name: Name, run: Run) -> Run:
+def _told(telling: Telling, instruction: str, run: Run) -> Run:
     # Its buffer is not the microbatch; that the session counts.
     @functools.wraps(run)
     def told(engine: Any, *arguments: Any, phase: Optional[int] = None, **named: Any) -> Any:
         if phase is not None:
             named["phase"] = phase
-        telling.begin(name, chunk=phase or 0)
+        # The reduction of gradients of tied layers goes on as that of all others.
+        if instruction != "ReduceGrads" or not telling.in_instruction:
+            telling.begin(_NAMES[instruction], chunk=phase or 0)
         try:
-            return run(engine, *arguments, **named)
-        finally:
+            result = run(engine, *arguments, **named)
+        except BaseException:
             telling.end()
+            raise
+        if instruction != "ReduceTiedGrads":
+            telling.end()
+        return result
 
     return told

@@ -19,12 +19,12 @@ def follow(
 ) -> Optional[Session]:
     """Reports every forward and backward that Megatron-Core's schedules run to a session.
 
-    The schedules start and stop timers around each. The timers keep measuring at their log level and
-    also report to the session. What runs without gradients or with ``forward_only`` is not reported.
+    The schedules start and stop timers around each, and around the reduction of gradients, which is a
+    ``collective``. The timers keep measuring at their log level and also report to the session. What runs without gradients or with ``forward_only`` is not reported.
     Followed a second time, timers report once; if the first session is closed, to the new one.
 
     ``overlap_moe_expert_parallel_comm`` runs a forward and a backward at the same time and is not followed:
-    a GPU has one clock.
+    a GPU has one clock. Neither is a CUDA graph of the full iteration, whose launch starts no timer.
 
     Args:
         config: The model's configuration.
@@ -42,6 +42,13 @@ def follow(
             "Megatron-Core's combined 1F1B",
             "it runs a forward and a backward at a time, and a GPU has one clock at a time; switch"
             " overlap_moe_expert_parallel_comm off",
+        )
+        return None
+    if "full_iteration" in str(getattr(config, "cuda_graph_scope", None)):
+        refuse(
+            "Megatron-Core with a CUDA graph of the full iteration",
+            "a launch of the graph reports no forward and no backward; leave full_iteration out of"
+            " cuda_graph_scope, or report the launch itself as a step with one instruction",
         )
         return None
     try:
@@ -120,7 +127,7 @@ class _Pipeline:
     """Reports a step, its forwards and its backwards when the timers around them start and stop."""
 
     def __init__(self, session: Session, order: Callable[[], list[tuple[int, int]]]) -> None:
-        self.telling = Telling("Megatron-Core", session)
+        self.telling = Telling("Megatron-Core", session, "megatron-core")
         self._order = order
 
     def begin_step(self) -> None:
@@ -149,6 +156,9 @@ class _Pipeline:
         if self.telling.in_step:
             self.telling.begin("backward", *next(self._backwards, ()))
 
+    def begin_reduction(self) -> None:
+        self.telling.begin("collective")
+
     def end(self) -> None:
         self.telling.end()
 
@@ -172,6 +182,8 @@ class _TellingTimers:
             return _TellingTimer(timer, pipeline.begin_forward, pipeline.end)
         if name == "backward-compute":
             return _TellingTimer(timer, pipeline.begin_backward, pipeline.end)
+        if name == "all-grads-sync":
+            return _TellingTimer(timer, pipeline.begin_reduction, pipeline.end)
         if name == "forward-backward":
             return _TellingTimer(timer, pipeline.begin_step, pipeline.end_step)
         return timer

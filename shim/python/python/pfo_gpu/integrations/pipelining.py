@@ -9,7 +9,15 @@ from typing import Any, Callable, Optional, Protocol, Union
 from pfo_gpu import cuda
 from pfo_gpu.instruction import Name
 from pfo_gpu.integrations.replicas import of_group, of_mesh
-from pfo_gpu.integrations.telling import Run, Telling, goes_on, refuse, refuse_unknown, swap_in, telling_of
+from pfo_gpu.integrations.telling import (
+    Run,
+    Telling,
+    as_method,
+    goes_on,
+    refuse_unknown,
+    swap_in,
+    telling_of,
+)
 from pfo_gpu.session import Session
 
 
@@ -30,6 +38,13 @@ class Stage(Protocol):
     def backward_weight_one_chunk(self) -> Run: ...
 
 
+class Optimizer(Protocol):
+    """The used part of an optimizer, or of what holds several."""
+
+    @property
+    def step(self) -> Run: ...
+
+
 class Schedule(Protocol):
     """The used part of a schedule."""
 
@@ -43,16 +58,19 @@ def follow(
     session: Optional[Session] = None,
     *,
     mesh: Any = None,
+    optimizer: Optional[Optimizer] = None,
     **rank: Any,
 ) -> Optional[Session]:
     """Reports everything that a schedule computes on this rank to a session.
 
     ``schedule.step`` becomes a step, and each computation of a microbatch becomes an instruction:
     ``forward``, ``backward``, and in zero-bubble schedules ``backward_input`` and ``backward_weight``. If
-    the rank has several stages, the first of them is chunk 0. ``schedule.eval`` is not reported.
+    the rank has several stages, the first of them is chunk 0. Where a stage is sharded (FSDP2), the
+    reduction of its gradients at the end of a step is a ``collective``. ``schedule.eval`` is not reported.
 
-    Schedules that overlap a forward with a backward, such as ``ScheduleDualPipeV``, are not followed: a
-    GPU has one clock at a time.
+    A forward and a backward that ``ScheduleDualPipeV`` pairs run one after the other, as two instructions.
+    Where a function that overlaps them is registered with the schedule, the pair is a ``forward_backward`` with
+    the microbatch and the chunk of its backward: a GPU has one clock at a time.
 
     Followed a second time, a schedule reports once; if the first session is closed, to the new one.
 
@@ -64,6 +82,8 @@ def follow(
         mesh: The ``DeviceMesh`` of all ranks, whose dimensions ``pp`` and ``tp`` are those of a pipeline and
             of tensor parallelism; every other one is data-parallel. Without a mesh, every pipeline of the
             job counts as a data-parallel replica.
+        optimizer: The optimizer, whose ``step`` becomes an ``optimizer_step``, and the end of the step. Without
+            it, a step ends when ``schedule.step`` does.
         rank: Further arguments of the session, which have precedence.
 
     Returns:
@@ -74,27 +94,19 @@ def follow(
     if former is not None and goes_on(former, session):
         return former.session
     try:
-        overlaps = _overlaps(schedule)
         own = _own_stages(schedule, stages)
         described = {**_rank(schedule, own[0], mesh), **rank} if session is None else {}
     except Exception as error:
         refuse_unknown(name, "a schedule with stages", error)
-        return None
-    if overlaps:
-        refuse(
-            name,
-            f"it runs a forward and a backward at a time, first in {overlaps[0]!r}, and a GPU has one"
-            " clock at a time; use a schedule without overlaps",
-        )
         return None
     opened = session is None
     session = Session(**described) if session is None else session
     if former is not None:
         former.session = session
         return session
-    telling = Telling(name, session)
+    telling = Telling(name, session, "torch")
     try:
-        swap_in(_swaps(telling, schedule, own))
+        swap_in(_swaps(telling, schedule, own, optimizer))
     except Exception as error:
         if opened:
             session.close()
@@ -123,22 +135,63 @@ def _rank(schedule: Any, stage: Any, mesh: Any) -> dict[str, Any]:
     }
 
 
-def _overlaps(schedule: Schedule) -> list[Any]:
-    """The actions of a schedule that are several at a time."""
-    orders = getattr(schedule, "pipeline_order_with_comms", None) or {}
-    return [
-        action for order in orders.values() for action in order if getattr(action, "sub_actions", None)
-    ]
-
-
-def _swaps(telling: Telling, schedule: Any, stages: list[Stage]) -> list[tuple[Any, str, Run]]:
-    swaps: list[tuple[Any, str, Run]] = []
+def _swaps(
+    telling: Telling, schedule: Any, stages: list[Stage], optimizer: Optional[Optimizer]
+) -> list[tuple[Any, str, Any]]:
+    swaps: list[tuple[Any, str, Any]] = []
     for chunk, stage in enumerate(stages):
         for method, name in _NAMES.items():
             swaps.append((stage, method, _told(telling, name, getattr(stage, method), chunk)))
+        if hasattr(getattr(stage, "submod", None), "set_requires_gradient_sync"):
+            for method in _REDUCTIONS:
+                if hasattr(stage, method):
+                    swaps.append((stage, method, _reduced(telling, getattr(stage, method), chunk)))
+    swaps += _overlaps(telling, schedule, stages)
+    if optimizer is not None:
+        swaps.append((optimizer, "step", as_method(_stepped(telling, optimizer.step), optimizer)))
     if hasattr(schedule, "eval"):
         swaps.append((schedule, "eval", telling.evaluation(schedule.eval)))
-    return [*swaps, (schedule, "step", telling.step(schedule.step))]
+    return [*swaps, (schedule, "step", telling.step(schedule.step, goes_on=optimizer is not None))]
+
+
+# By the names that PyTorch gives its kinds of actions.
+_OVERLAP = "OVERLAP_F_B"
+
+
+def _overlaps(telling: Telling, schedule: Any, stages: list[Stage]) -> list[tuple[Any, str, Any]]:
+    """What reports pairs that a registered function overlaps, be it registered already or later."""
+    register = getattr(schedule, "register_custom_function", None)
+    functions = getattr(schedule, "_comp_type_to_function_map", None)
+    if register is None or functions is None:
+        return []
+    chunks = {stage.stage_index: chunk for chunk, stage in enumerate(stages)}
+
+    def told(kind: Any, run: Run) -> Run:
+        return _overlapped(telling, run, chunks) if getattr(kind, "name", None) == _OVERLAP else run
+
+    @functools.wraps(register)
+    def registered(computation_type: Any, custom_function: Run) -> Any:
+        return register(computation_type, told(computation_type, custom_function))
+
+    # PyTorch's own looks the functions up in the schedule, whenever it is called.
+    known = {kind: told(kind, run) for kind, run in functions.items()}
+    return [
+        (schedule, "_comp_type_to_function_map", known),
+        (schedule, "register_custom_function", registered),
+    ]
+
+
+def _overlapped(telling: Telling, run: Run, chunks: dict[int, int]) -> Run:
+    @functools.wraps(run)
+    def overlapped(action: Any, *arguments: Any, **named: Any) -> Any:
+        backward = action.sub_actions[-1]
+        telling.begin("forward_backward", backward.microbatch_index, chunks[backward.stage_index])
+        try:
+            return run(action, *arguments, **named)
+        finally:
+            telling.end()
+
+    return overlapped
 
 
 def _forward(*_arguments: Any, **_named: Any) -> Name:
@@ -160,10 +213,40 @@ _NAMES: dict[str, Callable[..., Name]] = {
 }
 
 
+# Of a sharded stage: at once, in which newer releases call the other one, or after it was started.
+_REDUCTIONS = ("perform_reduce_grad", "wait_for_gradient_reduction")
+
+
+def _reduced(telling: Telling, run: Run, chunk: int) -> Run:
+    told = telling.instruction("collective", run, chunk)
+
+    @functools.wraps(run)
+    def reduced(*arguments: Any, **named: Any) -> Any:
+        return (run if telling.in_instruction else told)(*arguments, **named)
+
+    return reduced
+
+
+def _stepped(telling: Telling, run: Run) -> Run:
+    told = telling.instruction("optimizer_step", run)
+
+    @functools.wraps(run)
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        try:
+            return told(*arguments, **named)
+        finally:
+            telling.end_step()
+
+    return stepped
+
+
 def _told(telling: Telling, name: Callable[..., Name], run: Run, chunk: int) -> Run:
     # What follows the microbatch differs between releases of PyTorch, and is passed on as it is.
     @functools.wraps(run)
     def told(microbatch: int, *arguments: Any, **named: Any) -> Any:
+        # Part of a pair, which may run it on another thread.
+        if telling.in_instruction:
+            return run(microbatch, *arguments, **named)
         telling.begin(name(*arguments, **named), microbatch, chunk)
         try:
             return run(microbatch, *arguments, **named)

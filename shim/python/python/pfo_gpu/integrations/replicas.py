@@ -30,7 +30,7 @@ def of_mesh(mesh: Any) -> dict[str, int]:
     for dimension, name in enumerate(mesh.mesh_dim_names or ()):
         if name == "pp":
             continue
-        kind = "tp" if name == "tp" else "dp"
+        kind = "tp" if name in ("tp", "tensor_parallel") else "dp"
         size = mesh.size(dimension)
         ranks[f"{kind}_rank"] = ranks[f"{kind}_rank"] * size + mesh.get_local_rank(dimension)
         ranks[f"{kind}_degree"] *= size

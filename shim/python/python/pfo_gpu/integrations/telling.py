@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
+from types import MethodType
 from typing import Any, Callable, Optional
 
 from pfo_gpu.instruction import Name
+from pfo_gpu.integrations import releases
 from pfo_gpu.session import Session
 
 Run = Callable[..., Any]
@@ -15,13 +17,16 @@ Run = Callable[..., Any]
 class Telling:
     """Reports the steps and instructions that it is put around to a session.
 
-    An instruction outside a step belongs to an evaluation and is not reported.
+    An instruction outside a step belongs to an evaluation and is not reported. ``distribution`` is what the
+    framework is called on PyPI.
     """
 
-    def __init__(self, framework: str, session: Session) -> None:
+    def __init__(self, framework: str, session: Session, distribution: str) -> None:
         self.session = session
         self.in_step = False
+        self.in_instruction = False
         self._framework = framework
+        self._distribution = distribution
         self._silent = False
         self._has_told = False
 
@@ -37,30 +42,52 @@ class Telling:
             if not self._has_told:
                 self._has_told = True
                 logging.getLogger("pfo_gpu").warning(
-                    "%s is followed, but ran no instruction in its first step; this release of it may not be"
-                    " supported",
+                    "%s is followed, but ran no forward or backward in its first step; this release of it may not be"
+                    " supported (%s)",
                     self._framework,
+                    releases.in_words(self._distribution),
                 )
 
     def begin(self, name: Name, microbatch: Optional[int] = None, chunk: int = 0) -> None:
-        if self.in_step:
-            self._has_told = True
+        if self.in_step and not self._silent:
+            # The optimizer is found by other ways than what it optimizes.
+            self._has_told = self._has_told or name.startswith(("forward", "backward"))
+            self.in_instruction = True
             self.session.instruction_begin(name, microbatch, chunk)
 
     def end(self) -> None:
-        if self.in_step:
+        if self.in_step and not self._silent:
+            self.in_instruction = False
             self.session.instruction_end()
 
-    def step(self, run: Run) -> Run:
-        """A function that runs and reports a training step."""
+    def instruction(self, name: Name, run: Run, chunk: int = 0) -> Run:
+        """A function that runs and reports an instruction, whose microbatches are counted."""
 
         @functools.wraps(run)
         def told(*arguments: Any, **named: Any) -> Any:
+            self.begin(name, chunk=chunk)
+            try:
+                return run(*arguments, **named)
+            finally:
+                self.end()
+
+        told.pfo_telling = self  # type: ignore[attr-defined]
+        return told
+
+    def step(self, run: Run, goes_on: bool = False) -> Run:
+        """A function that runs and reports a training step, which goes on until ``end_step`` if that is said."""
+
+        @functools.wraps(run)
+        def told(*arguments: Any, **named: Any) -> Any:
+            # An evaluation may run a step inside one that goes on.
+            if not self._silent:
+                self.end_step()
             self.begin_step()
             try:
                 return run(*arguments, **named)
             finally:
-                self.end_step()
+                if not goes_on:
+                    self.end_step()
 
         told.pfo_telling = self  # type: ignore[attr-defined]
         return told
@@ -79,10 +106,32 @@ class Telling:
         return untold
 
 
+def as_method(run: Run, owner: Any) -> Run:
+    """A function as a method: schedulers of learning rates take the function out of an optimizer's."""
+
+    @functools.wraps(run)
+    def method(_owner: Any, *arguments: Any, **named: Any) -> Any:
+        return run(*arguments, **named)
+
+    return MethodType(method, owner)
+
+
 def telling_of(step: object) -> Optional[Telling]:
     """What reports a step already, if something does."""
     telling = getattr(step, "pfo_telling", None)
     return telling if isinstance(telling, Telling) else None
+
+
+def open_session(described: dict[str, Any]) -> Optional[Session]:
+    """The session of a rank that a framework describes; None, with one warning, if the description is wrong.
+
+    For what opens a session while a framework already trains, where nothing may raise.
+    """
+    try:
+        return Session(**described)
+    except Exception as error:
+        logging.getLogger("pfo_gpu").warning("training at default clocks: %s", error)
+        return None
 
 
 def goes_on(telling: Telling, session: Optional[Session]) -> bool:

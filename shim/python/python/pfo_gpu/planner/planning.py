@@ -40,14 +40,16 @@ def plan(
             run on different models, a list with either for each stage.
         microbatches: Microbatches of a step; required without an order.
         schedule: The order in which stages run their instructions: ``"1f1b"``, ``"gpipe"``,
-            ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"`` or ``"interleaved-1f1b"``.
+            ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"``, ``"zb-v"``, ``"dualpipe-v"``,
+            ``"dualpipe"`` or ``"interleaved-1f1b"``.
         order: A file with the order instead, or its contents as bytes (``pfo-order/1``).
         chunks: Model chunks of each stage, for ``"interleaved-1f1b"``.
         memory_limit: How many more activations than in 1F1B a stage can keep, for ``"envpipe"``: one
             number, or one for each stage; no limit without.
         fixed: Instructions that stages run as well and whose time does not depend on the clock:
             ``"load"``, ``"collective"``, ``"optimizer_step"``.
-        transfer_ms: The time of a transfer between two stages, in milliseconds.
+        transfer_ms: The time of a transfer between two stages, in milliseconds; if it is 0, what an order
+            file says counts.
         switch_latency_ms: From the call that sets a clock until it is in force, in milliseconds.
         set_call_ms: The part of that for which the call blocks, in milliseconds.
         site_power: What host, fans and cooling draw for each GPU, in watts.

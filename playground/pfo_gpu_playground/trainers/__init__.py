@@ -1,0 +1,1 @@
+"""The trainers of the playground: one in PyTorch, and one that needs nothing."""

@@ -1,0 +1,100 @@
+"""The ``Trainer`` of Hugging Face Transformers."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from pfo_gpu import cuda
+from pfo_gpu.integrations.replicas import of_mesh
+from pfo_gpu.integrations.telling import Telling, goes_on, refuse, refuse_unknown, swap_in, telling_of
+from pfo_gpu.session import Session
+
+
+def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
+    """Reports every forward, backward and optimizer's step of a ``Trainer`` to a session.
+
+    An optimizer's step, with all the microbatches that it accumulates, is a step. ``compute_loss`` is the
+    ``forward``, the backward of the trainer's accelerator the ``backward``, and the optimizer's step an
+    ``optimizer_step``. Evaluation is not reported. Followed a second time, a trainer reports once; if the first
+    session is closed, to the new one.
+
+    With DeepSpeed, the engine steps inside the last backward.
+
+    Args:
+        trainer: The trainer, before ``train()``.
+        session: The session; if there is none, one is opened with rank and GPU of the trainer.
+        rank: Further arguments of the session, which have precedence; ``first_step`` if training continues.
+
+    Returns:
+        The session, which lives as long as the trainer; None if the trainer cannot be followed.
+    """
+    former = telling_of(getattr(trainer, "compute_loss", None))
+    if former is not None and goes_on(former, session):
+        return former.session
+    try:
+        if trainer.args.n_gpu > 1:
+            refuse(
+                "Transformers' Trainer",
+                f"this process trains on {trainer.args.n_gpu} GPUs with DataParallel, and a session is of one"
+                " GPU; start a process for each, as torchrun does",
+            )
+            return None
+        compute_loss, backward = trainer.compute_loss, trainer.accelerator.backward
+        described = {**_rank(trainer), **rank} if session is None else {}
+        callback = _callback_class()
+    except Exception as error:
+        refuse_unknown(type(trainer).__name__, "a Trainer of Transformers", error)
+        return None
+    session = Session(**described) if session is None else session
+    if former is not None:
+        former.session = session
+        return session
+    telling = Telling("Transformers' Trainer", session, "transformers")
+    swap_in(
+        [
+            (trainer, "compute_loss", telling.instruction("forward", compute_loss)),
+            (trainer.accelerator, "backward", telling.instruction("backward", backward)),
+        ]
+    )
+    trainer.add_callback(callback(telling))
+    return session
+
+
+def _rank(trainer: Any) -> dict[str, Any]:
+    arguments = trainer.args
+    mesh = getattr(trainer.accelerator, "torch_device_mesh", None)
+    replica = {"dp_rank": arguments.process_index, "dp_degree": arguments.world_size}
+    return {
+        "rank": arguments.process_index,
+        "num_microbatches": arguments.gradient_accumulation_steps,
+        "gpu": cuda.of_framework(arguments.device),
+        **(replica if mesh is None else of_mesh(mesh)),
+    }
+
+
+def _callback_class() -> Any:
+    from transformers import TrainerCallback
+
+    return type("PfoCallback", (_Hooks, TrainerCallback), {})
+
+
+class _Hooks:
+    """Says when a step and its optimizer's step begin and end; the names are those of Transformers' hooks."""
+
+    def __init__(self, telling: Telling) -> None:
+        self._telling = telling
+
+    def on_step_begin(self, *_arguments: Any, **_named: Any) -> None:
+        self._telling.begin_step()
+
+    def on_pre_optimizer_step(self, *_arguments: Any, **_named: Any) -> None:
+        self._telling.begin("optimizer_step")
+
+    def on_optimizer_step(self, *_arguments: Any, **_named: Any) -> None:
+        self._telling.end()
+
+    def on_step_end(self, *_arguments: Any, **_named: Any) -> None:
+        self._telling.end_step()
+
+    def on_train_end(self, *_arguments: Any, **_named: Any) -> None:
+        self._telling.end_step()

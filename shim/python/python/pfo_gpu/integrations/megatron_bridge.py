@@ -1,0 +1,45 @@
+"""Megatron-Bridge, and NeMo's recipes that train with it, by way of Megatron-Core's timers."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from pfo_gpu.integrations import megatron
+from pfo_gpu.integrations.telling import refuse_unknown
+from pfo_gpu.session import Session
+
+
+def callback(session: Optional[Session] = None, **rank: Any) -> Callback:
+    """What follows a training of Megatron-Bridge: ``pretrain(config, forward_step, callbacks=[callback()])``.
+
+    When training starts, it does what :func:`pfo_gpu.integrations.megatron.follow` does, with the model, the
+    timers and the step of Megatron-Bridge. Nothing that it does raises.
+
+    Args:
+        session: The session; if there is none, one is opened when training starts.
+        rank: Further arguments of the session, which have precedence.
+    """
+    return Callback(session, rank)
+
+
+class Callback:
+    """A callback of Megatron-Bridge, which takes every object that has methods with these names."""
+
+    def __init__(self, session: Optional[Session], rank: dict[str, Any]) -> None:
+        self.session = session
+        self._rank = rank
+
+    def on_train_start(self, context: Any) -> None:
+        """Follows the model that is about to be trained."""
+        try:
+            config = _config(context.model)
+            named = {"first_step": context.state.train_state.step, **self._rank}
+            self.session = megatron.follow(config, context.state.timers, self.session, **named)
+        except Exception as error:
+            refuse_unknown("Megatron-Bridge", "a training of Megatron-Bridge", error)
+
+
+def _config(model: Any) -> Any:
+    from megatron.core.utils import get_model_config
+
+    return get_model_config(model[0] if isinstance(model, list) else model)

@@ -1,0 +1,146 @@
+"""Nanotron's trainer and its pipeline engines."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Optional
+
+from pfo_gpu.instruction import Name
+from pfo_gpu.integrations.telling import (
+    Run,
+    Telling,
+    as_method,
+    goes_on,
+    refuse_unknown,
+    swap_in,
+    telling_of,
+)
+from pfo_gpu.session import Session
+
+
+def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
+    """Reports every forward and backward that a pipeline engine of Nanotron runs to a session.
+
+    ``trainer.training_step`` becomes a step. A stage receives activations and gradients inside its forwards and
+    backwards; the instruction begins when they are there, so that waiting for another stage is not a part of
+    it. The optimizer's step is an ``optimizer_step``. Validation is not reported. Followed a second time, a
+    trainer reports once; if the first session is closed, to the new one.
+
+    Args:
+        trainer: The ``DistributedTrainer``, before ``train()``.
+        session: The session; if there is none, one is opened with the ranks of the trainer's groups.
+        rank: Further arguments of the session, which have precedence.
+
+    Returns:
+        The session, which lives as long as the trainer; None if the trainer cannot be followed.
+    """
+    former = telling_of(getattr(trainer, "training_step", None))
+    if former is not None and goes_on(former, session):
+        return former.session
+    try:
+        described = {**_rank(trainer), **rank} if session is None else {}
+        engine, first = trainer.config.parallelism.pp_engine, _first_block(trainer.model)
+        optimizer = trainer.optimizer
+        is_last = _group_rank(trainer.parallel_context.pp_pg) == trainer.parallel_context.pp_pg.size() - 1
+        opened = session is None and former is None
+        session = Session(**described) if session is None else session
+        if former is not None:
+            former.session = session
+            return session
+        pipeline = _Pipeline(Telling("Nanotron", session, "nanotron"), is_last)
+        step = pipeline.telling.instruction("optimizer_step", optimizer.step)
+        try:
+            swap_in(
+                [
+                    (engine, "forward", pipeline.told("forward", engine.forward)),
+                    (engine, "backward", pipeline.told("backward", engine.backward)),
+                    (first.p2p, "recv_tensors", pipeline.received(first.p2p.recv_tensors)),
+                    (optimizer, "step", as_method(step, optimizer)),
+                    (trainer, "training_step", pipeline.telling.step(trainer.training_step)),
+                ]
+            )
+            first.pp_block.register_forward_pre_hook(pipeline.computes)
+        except Exception:
+            if opened:
+                session.close()
+            raise
+    except Exception as error:
+        refuse_unknown(type(trainer).__name__, "a DistributedTrainer of Nanotron", error)
+        return None
+    return session
+
+
+def _rank(trainer: Any) -> dict[str, Any]:
+    import torch
+
+    groups = trainer.parallel_context
+    return {
+        "rank": torch.distributed.get_rank(),
+        "pp_rank": _group_rank(groups.pp_pg),
+        "pp_degree": groups.pp_pg.size(),
+        "dp_rank": _group_rank(groups.dp_pg),
+        "dp_degree": groups.dp_pg.size(),
+        "tp_rank": _group_rank(groups.tp_pg),
+        "tp_degree": groups.tp_pg.size(),
+        "num_microbatches": trainer.n_micro_batches_per_batch,
+        "first_step": trainer.start_iteration_step,
+    }
+
+
+def _group_rank(group: Any) -> int:
+    import torch
+
+    return int(torch.distributed.get_rank(group))
+
+
+def _first_block(model: Any) -> Any:
+    """The first of the blocks that this rank computes; those that are plain functions hardly compute."""
+    import torch
+
+    blocks = [module for module in model.modules() if isinstance(getattr(module, "pp_block", None), torch.nn.Module)]
+    if not blocks:
+        raise ValueError("it has no pipeline block on this rank")
+    return blocks[0]
+
+
+class _Pipeline:
+    """Where in a forward or backward the engine is: it waits for another stage first, and then computes."""
+
+    def __init__(self, telling: Telling, is_last: bool) -> None:
+        self.telling = telling
+        self._is_last = is_last
+        self._waits: Optional[Name] = None
+
+    def told(self, name: Name, run: Run) -> Run:
+        @functools.wraps(run)
+        def told(*arguments: Any, **named: Any) -> Any:
+            self._waits = name
+            if name == "backward" and self._is_last:
+                self._begin()
+            try:
+                return run(*arguments, **named)
+            finally:
+                self._begin()
+                self.telling.end()
+
+        return told
+
+    def received(self, run: Run) -> Run:
+        @functools.wraps(run)
+        def received(*arguments: Any, **named: Any) -> Any:
+            tensors = run(*arguments, **named)
+            # Activations are several; the first block says when all are there.
+            if self._waits == "backward":
+                self._begin()
+            return tensors
+
+        return received
+
+    def computes(self, _module: Any, _arguments: Any) -> None:
+        if self._waits == "forward":
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._waits is not None:
+            self.telling.begin(self._waits)
+            self._waits = None

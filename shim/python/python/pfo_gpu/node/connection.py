@@ -1,0 +1,71 @@
+"""One question to a daemon, and its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from typing import Any, Callable, Optional
+
+from pfo_gpu import _native
+from pfo_gpu._native import NodeError
+
+_HEADER_BYTES = 8
+
+
+def ask(
+    path: str, frame: Callable[[str], bytes], request: object, patience_s: Optional[float], daemon: str
+) -> Any:
+    """Sends a request over a new connection and returns the answer.
+
+    Args:
+        path: The daemon's socket.
+        frame: What makes a frame of a request.
+        request: The request, as JSON has it.
+        patience_s: The longest time to wait, in seconds; None for as long as it takes.
+        daemon: What the daemon is called in errors.
+
+    Raises:
+        NodeError: There is no answer, or the daemon refuses.
+    """
+    until = None if patience_s is None else time.monotonic() + patience_s
+    message = frame(json.dumps(request))
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience_s)
+            connection.connect(path)
+            connection.sendall(message)
+            header = _exactly(connection, _HEADER_BYTES, until)
+            return json.loads(
+                _native.answer(header + _exactly(connection, _native.payload_bytes(header), until))
+            )
+    except (socket.timeout, BlockingIOError):
+        raise NodeError(
+            f"{daemon} on {path} has not answered within {patience_s} s; see `journalctl -u {daemon}`"
+        ) from None
+    except OSError as error:
+        raise NodeError(f"{daemon} on {path}: {error.strerror or error}; {_remedy(error, daemon)}") from None
+
+
+def _exactly(connection: socket.socket, count: int, until: Optional[float]) -> bytes:
+    received = bytearray()
+    while len(received) < count:
+        if until is not None:
+            # A timeout of 0 would mean none.
+            connection.settimeout(max(1e-3, until - time.monotonic()))
+        part = connection.recv(min(count - len(received), 1 << 20))
+        if not part:
+            raise ConnectionResetError(None, "the connection has ended before the answer")
+        received += part
+        if until is not None and time.monotonic() > until:
+            raise socket.timeout
+    return bytes(received)
+
+
+def _remedy(error: OSError, daemon: str) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"is {daemon} installed and running on this node? PFO_SOCKET names another socket"
+    if isinstance(error, PermissionError):
+        return f"user {os.getuid()} may not open it; `python -m pfo_gpu doctor` says how to get the group"
+    return f"is {daemon} running? see `systemctl status {daemon}`"

@@ -1,0 +1,253 @@
+"""Questions to the daemons of a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from pfo_gpu import _native
+from pfo_gpu._native import NodeError
+from pfo_gpu.node import status as status_of
+from pfo_gpu.node.connection import ask
+from pfo_gpu.node.status import PlanStatus, Status
+
+if TYPE_CHECKING:
+    from pfo_gpu.planner import Plan, Profile
+    from pfo_gpu.planner.files import PathLike
+
+_SOCKET = "/run/pfo/pfod.sock"
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A swap that was decided or, with ``wait=True``, done."""
+
+    plan: Optional[PlanStatus]
+    """The plan; None at default clocks."""
+    step: int
+    """The step at which every rank changes."""
+    ranks: int
+    """The ranks on this node that take part."""
+    changed: int
+    """How many of them have changed already."""
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """A profile that ``pfo-agent`` keeps."""
+
+    model: str
+    """The model that was trained; the job's name if it was given none."""
+    uid: int
+    """Whose job was measured."""
+    gpus: str
+    """The models of its GPUs."""
+    partition: str
+    """How the model was divided among them."""
+    measured_unix_s: int
+    """When its measurement ended, in seconds since 1970."""
+
+
+class Node:
+    """The daemons of this node. Every call opens a connection of its own, and may be made from any thread.
+
+    Args:
+        socket: The socket of ``pfod``; else ``PFO_SOCKET``, else ``/run/pfo/pfod.sock``.
+        agent_socket: That of ``pfo-agent``; else ``PFO_AGENT_SOCKET``, else ``pfo-agent.sock`` beside the other.
+        patience_s: The longest time to wait for an answer, in seconds.
+
+    Every method raises :class:`NodeError` if the daemon does not answer, or refuses; the message says what to
+    do about it.
+    """
+
+    def __init__(
+        self,
+        socket: Union[str, os.PathLike[str], None] = None,
+        agent_socket: Union[str, os.PathLike[str], None] = None,
+        *,
+        patience_s: float = 10.0,
+    ) -> None:
+        self.socket = os.fspath(socket or os.environ.get("PFO_SOCKET") or _SOCKET)
+        beside = os.path.join(os.path.dirname(self.socket), "pfo-agent.sock")
+        self.agent_socket = os.fspath(agent_socket or os.environ.get("PFO_AGENT_SOCKET") or beside)
+        self.patience_s = patience_s
+
+    def status(self) -> Status:
+        """The daemon, the GPUs, and the jobs that the caller may see, with what was measured of them."""
+        return status_of.of_json(self._pfod("Status")["Status"])
+
+    def swap(
+        self,
+        job: str,
+        plan: Union[Plan, PathLike, None],
+        *,
+        label: Optional[str] = None,
+        at_step: Optional[int] = None,
+        wait: bool = False,
+        uid: Optional[int] = None,
+    ) -> Swapped:
+        """Changes what a job runs, at the same step on all of its ranks on this node.
+
+        Args:
+            job: The job's name.
+            plan: A plan, or the file of one; None for default clocks.
+            label: What to call the plan in the status; else the name of its file.
+            at_step: The step at which to swap, refused if a rank has begun it; else the first that no rank has
+                begun.
+            wait: Return only when every rank has changed.
+            uid: Whose job; else the caller's own.
+
+        Raises:
+            PlanError: The plan's file holds none.
+            NodeError: The daemon refuses; a plan that does not fit the job is refused with the first difference.
+        """
+        target: object = "DefaultClocks"
+        if plan is not None:
+            target = {"Table": _table(plan, label)}
+        request = {
+            "PlanSwap": {"job": _selector(job, uid), "target": target, "at_step": at_step, "wait": wait}
+        }
+        swapped = self._pfod(request, wait)["Swapped"]
+        return Swapped(**{**swapped, "plan": status_of.plan_of(swapped["plan"])})
+
+    def profiles(self) -> list[StoredProfile]:
+        """The profiles that ``pfo-agent`` keeps and the caller may see."""
+        stored = self._agent("Profiles")["Profiles"]
+        return [
+            StoredProfile(
+                **{name: profile["key"][name] for name in ("model", "uid", "gpus", "partition")},
+                measured_unix_s=profile["measured_unix_s"],
+            )
+            for profile in stored
+        ]
+
+    def profile(
+        self,
+        model: str,
+        *,
+        uid: Optional[int] = None,
+        gpus: Optional[str] = None,
+        partition: Optional[str] = None,
+    ) -> Profile:
+        """A stored profile.
+
+        Args:
+            model: The model that was trained: the job's name, unless the sweep was given another.
+            uid: Whose job was measured; else the caller's own.
+            gpus: The models of the GPUs, if there is more than one profile.
+            partition: How the model was divided among them, if there is more than one profile.
+        """
+        selector = {"model": model, "uid": uid, "gpus": gpus, "partition": partition}
+        return _profile(self._agent({"ProfileRead": selector})["Profile"]["csv"])
+
+    def sweep(
+        self,
+        job: str,
+        *,
+        model: Optional[str] = None,
+        steps: int = 10,
+        settling_steps: int = 1,
+        stride_mhz: int = 30,
+        min_mhz: int = 0,
+        max_slowdown: Optional[float] = None,
+        reuse: bool = True,
+        uid: Optional[int] = None,
+    ) -> Profile:
+        """Measures a running job at one clock after the other, from the highest down, and returns its profile.
+
+        That takes minutes, during which the job is slower; an interrupted sweep pauses, and the next call
+        continues it.
+
+        Args:
+            job: The job's name.
+            model: The model that it trains, to find the profile by; else the job's name.
+            steps: Steps that are measured at each clock.
+            settling_steps: Steps that are left out after each change of the clock.
+            stride_mhz: The least distance of two clocks, in MHz.
+            min_mhz: No clock below this is tried, in MHz.
+            max_slowdown: End with the first clock at which a step takes more than this share longer.
+            reuse: Return a profile of the same that is stored already.
+            uid: Whose job; else the caller's own.
+        """
+        settings = {
+            "steps": steps,
+            "settling_steps": settling_steps,
+            "stride_mhz": stride_mhz,
+            "min_mhz": min_mhz,
+            "max_slowdown": max_slowdown,
+        }
+        order = {"job": _selector(job, uid), "model": model, "settings": settings, "reuse": reuse}
+        swept = self._agent({"SweepAttend": order}, wait=True)
+        if "Reused" in swept:
+            key = swept["Reused"]["key"]
+        else:
+            state = swept["Sweep"]["state"]
+            if not isinstance(state, dict) or state.get("ended") in (None, "stopped"):
+                raise NodeError(f"the sweep of job {job} has no profile: {_reason(state)}; sweep again")
+            key = swept["Sweep"]["profile"]
+        return self.profile(**key)
+
+    def p2p_power(self, job: str, *, uid: Optional[int] = None) -> list[float]:
+        """What a GPU of each stage of a job draws while it only waits for its neighbour, in watts.
+
+        It is that of the GPU if it was measured, else that of its model.
+
+        Raises:
+            NodeError: It is not known of one of the stages; ``pfoctl p2p measure`` measures it.
+        """
+        status = self.status()
+        models = {gpu.uuid: gpu.model for gpu in status.gpus}
+        known = self._agent("P2pPowers")["P2pPowers"]
+        of_stage: dict[int, list[float]] = {}
+        for rank in status.job(job, uid).ranks:
+            power_w = _power_w(known, rank.gpu_uuid, models[rank.gpu_uuid])
+            of_stage.setdefault(rank.stage, []).append(power_w)
+        return [statistics.fmean(of_stage[stage]) for stage in sorted(of_stage)]
+
+    def _pfod(self, request: object, wait: bool = False) -> Any:
+        patience_s = None if wait else self.patience_s
+        return ask(self.socket, _native.request_frame, request, patience_s, "pfod")
+
+    def _agent(self, request: object, wait: bool = False) -> Any:
+        patience_s = None if wait else self.patience_s
+        return ask(self.agent_socket, _native.agent_request_frame, request, patience_s, "pfo-agent")
+
+
+def _selector(job: str, uid: Optional[int]) -> dict[str, object]:
+    return {"job": job, "uid": uid}
+
+
+def _table(plan: Union[Plan, PathLike], label: Optional[str]) -> dict[str, object]:
+    from pfo_gpu.planner import Plan
+
+    if not isinstance(plan, Plan):
+        label = label or os.path.basename(os.fspath(plan))
+        plan = Plan.read(plan)
+    return {"label": label or "from Python", "table": json.loads(plan._native.clock_table())}
+
+
+def _profile(csv: list[int]) -> Profile:
+    from pfo_gpu.planner import Profile
+
+    return Profile(bytes(csv))
+
+
+def _reason(state: Any) -> str:
+    if state == {"ended": "stopped"}:
+        return "it was stopped"
+    paused = state.get("paused") if isinstance(state, dict) else None
+    return (paused or {}).get("why") or "it was paused"
+
+
+def _power_w(known: list[dict[str, Any]], uuid: str, model: str) -> float:
+    for name in (uuid, None):
+        for power in known:
+            if power["model"] == model and power["gpu_uuid"] == name and power["mhz"] is None:
+                return float(power["power_w"])
+    raise NodeError(
+        f"the P2P-blocking power of {model} is not known; `pfoctl p2p measure` measures it, and so does"
+        " `pfoctl tune`"
+    )

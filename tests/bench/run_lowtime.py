@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs lowtime on a profile, as its users do, and says how long each part took.
 
-usage: run_lowtime.py PROFILE.csv MICROBATCHES P2P_WATTS UNIT_TIME_S raw|effective OUT_DIR
+usage: run_lowtime.py PROFILE.csv MICROBATCHES P2P_WATTS UNIT_TIME_S raw|effective 1f1b|gpipe OUT_DIR
 
 raw or effective: which energy slower options have to lower to be candidates. Perseus' artifact
 takes the measured energy, the script that comes with Zeus what is left of it without the
@@ -23,7 +23,7 @@ from lowtime.cost_model import ExponentialModel
 from lowtime.graph_utils import add_sink_node, add_source_node
 from lowtime.operation import CandidateExecutionOptions, ExecutionOption, OperationSpec
 from lowtime.perseus.instruction import Backward, Forward
-from lowtime.perseus.schedule import Synchronous1F1B
+from lowtime.perseus.schedule import PipelineSchedule, Synchronous1F1B
 from lowtime.solver import PhillipsDessouky
 
 SOURCE, SINK = "source", "sink"
@@ -64,13 +64,25 @@ def specs(profile, power_w, unit_s, filter_effective):
     return stages
 
 
-def pipeline(stages, microbatches):
+class GPipe(PipelineSchedule):
+    """All forwards, then all backwards: a schedule of ours, through lowtime's interface for others."""
+
+    def __iter__(self):
+        for kind in (Forward, Backward):
+            for microbatch in range(self.num_micro_batches):
+                yield kind(spec=self.op_spec_map[kind], stage_id=self.stage_id, micro_batch_id=microbatch)
+
+
+SCHEDULES = {"1f1b": Synchronous1F1B, "gpipe": GPipe}
+
+
+def pipeline(stages, microbatches, schedule):
     """The graph, and each stage's instructions in order."""
     dag = nx.DiGraph(source_node=SOURCE, sink_node=SINK)
     orders = []
     for stage, spec in enumerate(stages):
-        schedule = Synchronous1F1B(len(stages), microbatches, stage, spec)
-        order = [(type(op).__name__.lower(), stage, op.micro_batch_id, op) for op in schedule]
+        runs = SCHEDULES[schedule](len(stages), microbatches, stage, spec)
+        order = [(type(op).__name__.lower(), stage, op.micro_batch_id, op) for op in runs]
         dag.add_nodes_from((node[:3], {"op": node[3]}) for node in order)
         nx.add_path(dag, [node[:3] for node in order])
         orders.append(order)
@@ -84,11 +96,11 @@ def pipeline(stages, microbatches):
 
 
 def main():
-    profile, microbatches, power_w, unit_s, energy, out = sys.argv[1:]
+    profile, microbatches, power_w, unit_s, energy, schedule, out = sys.argv[1:]
     power_w, unit_s, out = float(power_w), float(unit_s), Path(out)
     imported = time.perf_counter()
     stages = specs(profile, power_w, unit_s, energy == "effective")
-    dag, orders = pipeline(stages, int(microbatches))
+    dag, orders = pipeline(stages, int(microbatches), schedule)
     prepared = time.perf_counter()
     claims, solving = [], 0.0
     frontier = PhillipsDessouky(dag).run()

@@ -150,6 +150,72 @@ def path(way, steps, busy_ms, clocks):
     say(*called)
 
 
+def apart(rounds):
+    """Times a begin with its end, one pair after the other and with other work between them."""
+    queue = Child()
+    session = pfo_gpu.Session(sync="cpu")
+    session.step_begin()
+
+    def empty(m):
+        pass
+
+    def pair(m):
+        session.instruction_begin("forward", m)
+        session.instruction_end()
+
+    def two_empty(m):
+        empty(m)
+        empty(m)
+
+    for name, calls, pause_ms in (
+        ("empty", two_empty, 0),
+        ("hot", pair, 0),
+        ("apart", pair, 30),
+        ("queue-hot", queue.ask_for, 0),
+        ("queue-apart", queue.ask_for, 30),
+    ):
+        times = []
+        for m in range(int(rounds)):
+            other_work(pause_ms)
+            before = time.perf_counter_ns()
+            calls(m)
+            times.append(time.perf_counter_ns() - before)
+        say(name, *times)
+
+
+def other_work(milliseconds):
+    """As a trainer's is: it takes the processor's caches."""
+    until = time.monotonic_ns() + milliseconds * 1_000_000
+    while time.monotonic_ns() < until:
+        sum(bytearray(1 << 20))
+
+
+def memory():
+    """Says what pfo takes of this process, in KiB: its import, a session, and steps."""
+    # The import is that of a process of its own: this one has it already.
+    measure = (
+        # What a trainer has loaded anyway.
+        "import logging, os, threading, weakref\n"
+        "def kib():\n"
+        "    lines = open('/proc/self/smaps_rollup')\n"
+        "    return sum(int(line.split()[1]) for line in lines if line.startswith('Private'))\n"
+        "marks = [kib()]\n"
+        "import pfo_gpu\n"
+        "marks.append(kib())\n"
+        "session = pfo_gpu.Session(sync='cpu')\n"
+        "assert session.gpu, session.problem\n"
+        "marks.append(kib())\n"
+        "for _ in range(1000):\n"
+        "    with session.step():\n"
+        "        for m in range(16):\n"
+        "            with session.instruction('forward', m): pass\n"
+        "marks.append(kib())\n"
+        "print(*(max(0, after - before) for before, after in zip(marks, marks[1:])))\n"
+    )
+    command = [sys.executable, "-c", measure]
+    say(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+
+
 def be_busy(milliseconds):
     """As a trainer's thread is that launches kernels: in Python, without a pause."""
     until = time.monotonic_ns() + milliseconds * 1_000_000
@@ -158,4 +224,4 @@ def be_busy(milliseconds):
 
 
 if __name__ == "__main__":
-    {"call": call, "path": path}[sys.argv[1]](*sys.argv[2:])
+    {"call": call, "path": path, "apart": apart, "memory": memory}[sys.argv[1]](*sys.argv[2:])

@@ -3,6 +3,7 @@
 //!
 //! Tests run side by side, so nothing in here may touch what another test or the machine owns.
 
+mod ansible;
 pub mod attack;
 mod bindings;
 mod booted_node;
@@ -39,6 +40,7 @@ mod trainer;
 mod undisturbed;
 pub mod wait;
 
+pub use ansible::{AnsibleHost, changed};
 pub use bindings::{Bindings, Reading};
 pub use booted_node::{BootedJob, BootedNode, USERS};
 pub use client::{Client, devices_beside, devices_in, hello, send_with};

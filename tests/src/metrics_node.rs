@@ -34,7 +34,13 @@ impl MetricsNode {
     /// A node that serves.
     #[must_use]
     pub fn start() -> Self {
-        let mut started = Self { node: Node::create(&Setup::default()), address: free_address() };
+        Self::start_with(&Setup::default())
+    }
+
+    /// A node that serves, and is set up like this.
+    #[must_use]
+    pub fn start_with(setup: &Setup) -> Self {
+        let mut started = Self { node: Node::create(setup), address: free_address() };
         let mut config = File::options().append(true).open(started.node.agent_config()).unwrap();
         let Self { node, address } = &started;
         write!(

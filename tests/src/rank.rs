@@ -24,6 +24,18 @@ impl Rank {
     /// Opens a session, whether it holds its lease or not.
     #[must_use]
     pub fn open_anyway(node: &Node, job: &str, rank: u32, stages: u32, microbatches: u32) -> Self {
+        Self::open_with_plan(node, job, (rank, stages, microbatches), None)
+    }
+
+    /// The same of a rank, in a pipeline of some stages and microbatches, that names the plan with which
+    /// its job begins.
+    #[must_use]
+    pub fn open_with_plan(
+        node: &Node,
+        job: &str,
+        (rank, stages, microbatches): (u32, u32, u32),
+        plan: Option<&str>,
+    ) -> Self {
         let session = Session::open(RankDescription {
             job: Some(job.into()),
             gpu: Some(Gpu::Uuid(node.machine.uuid(rank as usize))),
@@ -34,6 +46,7 @@ impl Rank {
             pp_degree: stages,
             num_microbatches: Some(microbatches),
             setup_timeout: crate::wait::LONG,
+            plan: plan.map(Into::into),
             ..RankDescription::default()
         });
         let order = one_f_one_b(rank, stages, microbatches);

@@ -70,6 +70,18 @@ impl Training {
         steps: u64,
         options: &[&str],
     ) -> Self {
+        Self::start_in(node, job, user, (steps, &[]), options)
+    }
+
+    /// Starts one for some steps in an environment, such as a scheduler's.
+    #[must_use]
+    pub fn start_in(
+        node: &Node,
+        job: &str,
+        user: &Identity,
+        (steps, environment): (u64, &[(&str, &str)]),
+        options: &[&str],
+    ) -> Self {
         let mut command = Command::new(programs::program("pfo-sim-trainer"));
         command.args(["launch", "--json", "--time-scale", "0.02", "--job", job]);
         command.args(["--steps", &steps.to_string()]);
@@ -81,7 +93,7 @@ impl Training {
             &MICROBATCHES.to_string(),
         ]);
         user.pass_to_trainer(&mut command);
-        command.args(options);
+        command.args(options).envs(environment.iter().copied());
         let process = Process::start(job, node.directory(), &mut command);
         Self { process, job: job.to_owned() }
     }

@@ -84,7 +84,8 @@ impl Doors {
             ('N', Request::GrantRevoke { uid: Some(Uid(61_299)), gpus: Vec::new() }),
             ('K', Request::LedgerAcknowledge),
             ('M', Request::WatchJobs),
-            ('S', Request::SettleTimes { gpu: gpu_uuid, times }),
+            ('S', Request::SettleTimes { gpu: gpu_uuid.clone(), times }),
+            ('P', Request::PowerCap { gpu: gpu_uuid, limit_w: None }),
             ('U', Request::Tap { job: own, counters: false }),
             ('B', behalf),
         ]
@@ -173,7 +174,7 @@ fn the_socket_for_administration_is_for_everything_but_the_agents_part() {
 fn the_agent_in_its_own_name_only_looks() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_to(|| doors.node.control_as_agent()), "gsnkpjrxMSUB");
+    assert_eq!(doors.allowed_to(|| doors.node.control_as_agent()), "gsnkpjrxMSPUB");
 }
 
 #[test]

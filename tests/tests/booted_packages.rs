@@ -13,6 +13,7 @@ on_both_debians! {
     a_training_is_in_the_journal_with_who_what_and_where
     a_trainer_built_against_libpfo_dev_trains_with_libpfo0
     an_upgrade_restarts_the_daemon_and_nothing_else_changes
+    a_downgrade_puts_a_later_ledger_of_savings_aside_and_an_upgrade_takes_it_back
     removal_during_training_frees_every_clock
     what_the_version_before_the_agent_measured_is_the_agents
     a_purge_leaves_nothing_but_the_groups
@@ -164,6 +165,65 @@ fn an_upgrade_restarts_the_daemon_and_nothing_else_changes(debian: Debian) {
     assert!(at_default_clocks.all(|window| window["steps"].as_u64() <= Some(1)), "{job}");
     debian.run("systemctl stop training").printed();
     node.assert_nothing_locked();
+}
+
+/// Of the ledger of savings.
+const LEDGER_OF_SAVINGS: &str = "/var/lib/pfo-agent/ledger";
+
+fn a_downgrade_puts_a_later_ledger_of_savings_aside_and_an_upgrade_takes_it_back(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    let debian = &node.debian;
+    let savings = || {
+        let printed = debian.run_as("root", "pfoctl savings --json").printed();
+        serde_json::from_str::<Value>(&printed).unwrap()
+    };
+    // A job that ends within seconds may leave nothing on a busy machine.
+    let entries = ["training", "training-again", "training-once-more"].iter().find_map(|unit| {
+        node.train(unit, "alice");
+        let measured = wait::until(|| {
+            let jobs = debian.pfo_status()["jobs"].take();
+            let windows =
+                jobs.as_array().into_iter().flatten().filter_map(|job| job["windows"].as_array());
+            let of_plan =
+                |window: &Value| !window["plan"].is_null() && window["steps"].as_u64() > Some(4);
+            if windows.flatten().any(of_plan) { Ok(()) } else { Err(jobs) }
+        });
+        measured.unwrap_or_else(|jobs| panic!("no step of the plan was measured: {jobs}"));
+        debian.run(&format!("systemctl stop {unit}")).printed();
+        wait::until(|| savings()["entries"].as_u64().filter(|entries| *entries > 0).ok_or(())).ok()
+    });
+    let entries = entries.expect("the job is in the ledger");
+    // What a later release leaves behind: its package and its format.
+    let agent = "pfo-agent.socket pfo-agent-admin.socket pfo-agent.service";
+    let version = |number: u32| {
+        format!(
+            "python3 -c 'import sqlite3; of = sqlite3.connect(\"{LEDGER_OF_SAVINGS}/ledger.sqlite\"); \
+             of.execute(\"PRAGMA user_version = {number}\"); of.commit()'"
+        )
+    };
+    let later = "cd /shared && dpkg-deb --raw-extract pfod.deb later && \
+                 sed -i 's/^Version: .*/Version: 99-1/' later/DEBIAN/control && \
+                 dpkg-deb -Znone --build later later.deb && dpkg --install later.deb";
+    debian.run(later).printed();
+    debian.run(&format!("systemctl stop {agent} && {}", version(99))).printed();
+    debian.run("dpkg --install /shared/pfod.deb").printed();
+    node.assert_serves();
+    let after = savings();
+    assert_eq!(after["entries"], 0, "{after}");
+    let problem = after["ledger_problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("its version is 99") && problem.contains("unreadable-"), "{problem}");
+    let journal = debian.journal("--unit=pfo-agent");
+    assert!(journal.contains("its version is 99"), "{journal}");
+    // The later release again, and what the page about savings says.
+    debian.run("dpkg --install /shared/later.deb").printed();
+    let back = format!(
+        "systemctl stop {agent} && cd {LEDGER_OF_SAVINGS} && mv ledger.sqlite ledger.of-the-downgrade && \
+         mv ledger.unreadable-* ledger.sqlite && {} && systemctl start {agent}",
+        version(2)
+    );
+    debian.run(&back).printed();
+    let again = savings();
+    assert_eq!((&again["entries"], &again["ledger_problem"]), (&entries.into(), &Value::Null));
 }
 
 fn removal_during_training_frees_every_clock(debian: Debian) {

@@ -123,6 +123,23 @@ fn who_runs_without_the_group_learns_what_helps_under_slurm(debian: Debian) {
     wait::until_ok("the node looks up the groups itself", connects);
 }
 
+/// The trainer's library takes it from there: the job begins with the plan, or is told why not.
+fn assert_begins_with_its_plan(slurm: &Slurm) {
+    let plan = TestPlan::distinct(1, 4, 600);
+    let other = TestPlan::distinct(2, 4, 600).to_json();
+    fs::write(slurm.node.debian.shared().join("other.json"), other).unwrap();
+    let clocks_set =
+        || (0..4).flat_map(|gpu| slurm.node.machine.clocks_set(gpu)).collect::<Vec<_>>();
+    let train = |plan| slurm.srun("alice", &format!("--gres=gpu:1 --pfo={plan} /shared/task 3 4"));
+    let refused = train("/shared/other.json");
+    assert!(refused.stderr.contains("the plan has 2 stages, the job 1"), "{refused:?}");
+    assert_eq!((clocks_set(), train("auto").stderr), (Vec::new(), String::new()));
+    assert_eq!(train("/shared/plan.json").stderr, "");
+    let set = clocks_set();
+    assert_eq!(set.first(), plan.clocks(0).first(), "{set:?}");
+    assert!(set.iter().all(|mhz| plan.clocks(0).contains(mhz)), "{set:?}");
+}
+
 fn an_option_of_srun_names_the_plan_and_a_comment_says_what_it_saved(debian: Debian) {
     let Some(slurm) = Slurm::boot(debian) else { return };
     let debian = &slurm.node.debian;
@@ -158,6 +175,8 @@ fn an_option_of_srun_names_the_plan_and_a_comment_says_what_it_saved(debian: Deb
     let batch = "cd /tmp/batch && sbatch --wait --output=out --pfo=auto /shared/batch && cat out";
     let ran = debian.run_as("alice", batch);
     assert!(ran.stdout.ends_with(" auto\n"), "{ran:?}");
+
+    assert_begins_with_its_plan(&slurm);
 
     // Prolog and epilog: the job's GPUs are its user's, and no longer than the job.
     let grants = "sbatch --gres=gpu:2 --output=/dev/null --wrap='sleep 600'";

@@ -105,6 +105,7 @@ fn lower_clocks_of_an_honest_gpu_take_as_long_as_they_do() {
         let true_ms = true_ns[200] as f64 / 1e6;
         assert!((ms - true_ms).abs() < 0.25 * true_ms + 2.0, "{mhz} MHz: {ms} ms, not {true_ms}");
     }
+    assert_ne!(ran.json()[0]["transfers_wait"], true, "they do not on these GPUs");
     let counter = ran.json()[0]["counter"].clone();
     let watts = |name: &str| counter[name].as_f64().unwrap();
     assert!((0.8..1.25).contains(&(watts("counted_w") / watts("read_w"))), "{counter}");
@@ -136,6 +137,66 @@ fn a_counter_of_a_module_that_looks_for_a_part_of_the_time_is_found_out() {
     let shown = node.pfoctl(&Identity::own(), &["gpu", "show"]).printed();
     assert!(shown.contains("It counts a part of the time"), "{shown}");
     assert!(shown.contains("P2P-blocking power depends on the clock was never"), "{shown}");
+    training.stop();
+}
+
+#[test]
+fn a_lock_of_the_memory_clock_that_slows_steps_is_found_out_and_is_there_again_afterwards() {
+    let machine = MachineSetup {
+        gpus: "4xA100",
+        made: |plan| MachinePlan { memory_lock_slows_permille: Some(160), ..plan },
+        ..MachineSetup::default()
+    };
+    let (node, training, profile) = in_training(machine, &["--ideal"], "0.5");
+    let locked = || node.machine.gpu(2).view().unwrap().memory_lock;
+    assert!(locked().is_some());
+    let ran = calibrate(&node, &profile);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let lock = ran.json()[0]["memory_lock"].clone();
+    let share = lock["time"]["share"].as_f64().unwrap_or_else(|| panic!("{lock}"));
+    assert!((share - 0.16).abs() < 0.04, "{lock}");
+    node.until_so("the memory clock is locked again", || locked().is_some());
+    let shown = node.pfoctl(&Identity::own(), &["gpu", "show"]).printed();
+    assert!(shown.contains("the lock harms"), "{shown}");
+    let doctor = node.pfoctl(&Identity::own(), &["doctor"]).stdout;
+    assert!(doctor.contains("lock_memory_clock = false"), "{doctor}");
+    assert_eq!(training.stop()["mismatches"].as_u64().unwrap_or(0), 0);
+    node.until_so("nothing stays locked", || locked().is_none());
+}
+
+/// The memory clock is free in a trial when the daemon is killed: the next one locks it, as for any lease.
+#[test]
+fn a_daemon_that_is_killed_while_the_memory_clock_is_free_leaves_nothing_behind() {
+    let machine = MachineSetup { gpus: "4xA100", ..MachineSetup::default() };
+    let (mut node, training, profile) = in_training(machine, &["--ideal"], "0.5");
+    let is_locked = |node: &Node| node.machine.gpu(1).view().unwrap().memory_lock.is_some();
+    let arguments = ["gpu", "calibrate", JOB, "--profile", &profile];
+    let mut calibrating = node.begin_pfoctl(&Identity::own(), &arguments);
+    node.until_so("a trial has the memory clock free", || !is_locked(&node));
+    node.kill_daemon();
+    calibrating.wait().unwrap();
+    node.start_daemon();
+    node.until_so("the memory clock is locked", || is_locked(&node));
+    training.stop();
+    node.until_so("nothing stays locked", || !is_locked(&node));
+}
+
+#[test]
+fn a_memory_clock_that_is_not_locked_is_not_compared() {
+    let mut node = Node::start();
+    node.kill_daemon();
+    let config = fs::read_to_string(node.config()).unwrap();
+    let unlocked = config.replace("[clocks]\n", "[clocks]\nlock_memory_clock = false\n");
+    assert_ne!(unlocked, config);
+    fs::write(node.config(), unlocked).unwrap();
+    node.start_daemon();
+    let profile = node.plan_file("profile.csv", profile_of("A40", &["--ideal"], "0.5").as_bytes());
+    let training = Training::start(&node, JOB, &Identity::own(), &["--time-scale", "0.5"]);
+    training.until_leased(&node);
+    let ran = calibrate(&node, &profile);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.json()[0]["memory_lock"].is_null(), "{ran:?}");
+    assert!(node.machine.gpu(0).view().unwrap().memory_lock.is_none());
     training.stop();
 }
 

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Group;
 use pfo_protocol::RefusalCode;
-use pfo_tests::{Client, Daemon, FOREIGN_MHZ, Node, Rank, Setup, TestPlan, hello, identity};
+use pfo_tests::{
+    Client, Daemon, FOREIGN_MHZ, Node, Rank, Setup, TestPlan, hello, identity, programs,
+};
 
 const JOB: &str = "job";
 
@@ -30,7 +33,16 @@ fn run_to_the_end(node: &Node, arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn a_configuration_that_is_right_passes_its_check_and_nothing_starts() {
     let node = Node::create(&Setup::default());
-    assert_eq!(run_to_the_end(&node, &["--check-config"]), (Some(0), String::new()));
+    for (program, config, found) in [
+        ("pfod", node.config(), "no error, 0 rules"),
+        ("pfo-agent", node.agent_config(), "no error"),
+    ] {
+        let mut command = Command::new(programs::program(program));
+        let checked = command.arg("--check-config").arg("--config").arg(&config).output().unwrap();
+        let said = [checked.stdout, checked.stderr].concat();
+        let found = format!("{}: {found}\n", config.display());
+        assert_eq!((checked.status.code(), said), (Some(0), found.into_bytes()));
+    }
     assert!(!node.socket().exists() && !node.ledger().exists());
 }
 
@@ -40,7 +52,7 @@ fn a_wrong_configuration_is_refused_with_exit_code_78_and_its_line() {
     let right = fs::read_to_string(node.config()).unwrap();
     let line = right.lines().count() + 2;
     for (wrong, wanted) in [
-        ("[limits2]\nidle = 1\n", "unknown field `limits2`"),
+        ("[limits2]\nidle = 1\n", "did you mean `limits`?"),
         ("[driver\n", "line"),
         ("\nlibrary = 7\n", "line"),
     ] {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use pfo_tests::metrics_node::{MetricsNode, free_address, samples};
 use pfo_tests::process::Process;
-use pfo_tests::{Identity, STAGES, say_skipped};
+use pfo_tests::{Identity, STAGES, Setup, say_skipped};
 use serde_json::Value;
 
 const BOARD: &str = include_str!("../../packaging/grafana/pfo.json");
@@ -105,16 +105,21 @@ impl Drop for Prometheus {
     }
 }
 
-/// The queries of the board, with its variables as they are when it is opened.
-fn queries_of_board() -> Vec<String> {
+/// The panels of the board by their titles, each with its queries, whose variables are as they are when it is
+/// opened.
+fn panels_of_board() -> Vec<(String, Vec<String>)> {
     let board: Value = serde_json::from_str(BOARD).unwrap();
-    let panels = board["panels"].as_array().unwrap();
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
     let query = |target: &Value| {
         let query = target["expr"].as_str().unwrap();
         query.replace("$instance", ".*").replace("$pfo_job", ".*").replace("$__rate_interval", "1m")
     };
-    targets.map(query).collect()
+    let queries = |panel: &Value| panel["targets"].as_array().unwrap().iter().map(query).collect();
+    let panels = board["panels"].as_array().unwrap().iter();
+    panels.map(|panel| (panel["title"].as_str().unwrap().to_owned(), queries(panel))).collect()
+}
+
+fn queries_of_board() -> Vec<String> {
+    panels_of_board().into_iter().flat_map(|(_, queries)| queries).collect()
 }
 
 fn queries_of_rules() -> Vec<String> {
@@ -211,6 +216,55 @@ fn prometheus_scrapes_the_agent_and_answers_the_queries_of_the_board_and_of_the_
         let away = prometheus.query("pfo_daemon_up == 0")?;
         if away.len() == 1 { Ok(()) } else { Err(format!("{away:?}")) }
     });
+}
+
+/// Panels about what a job that saves on one node, without a budget to keep to, does not have.
+const OF_OTHERS: [&str; 6] = [
+    "Drift from the prediction",
+    "Throttled, share of the time",
+    "Ranks that are slow",
+    "Nodes late, and store away",
+    "Power given up for a budget",
+    "Speed given up for a budget",
+];
+
+#[test]
+fn every_panel_of_the_board_has_data_of_a_job_that_saves() {
+    if !has_prometheus() {
+        return;
+    }
+    // Comparisons may follow one another as they like.
+    let agent_rules = "[guard]\ndefault_steps_permille = 1000\n";
+    let served = MetricsNode::start_with(&Setup { agent_rules, ..Setup::default() });
+    let training = served.train();
+    let guard = ["plan", "guard", MetricsNode::JOB, "300%"];
+    let _ = served.node.pfoctl(&Identity::own(), &guard).printed();
+    let _ = served.node.pfoctl(&Identity::administrator(), &["budget", "set", "100kW"]).printed();
+    let prometheus = Prometheus::start(&served);
+    let panels = panels_of_board();
+    let (_, savings) = panels.iter().find(|(title, _)| title.starts_with("Saved by")).unwrap();
+    let bounds =
+        served.node.until("the panel has the saving and both ends of its interval", || {
+            let result = prometheus.query(&savings[0])?;
+            if result.len() == 3 { Ok(result) } else { Err(format!("{result:?}")) }
+        });
+    let bound = |name: &str| {
+        let found = bounds.iter().find(|series| series["metric"]["bound"] == name).unwrap();
+        found["value"][1].as_str().unwrap().parse::<f64>().unwrap()
+    };
+    let [low, estimate, high] = ["low", "estimate", "high"].map(bound);
+    assert!(low <= estimate && estimate <= high, "{bounds:?}");
+    served.node.until("every panel has data", || {
+        let has_data = |query: &String| prometheus.query(query).map(|result| !result.is_empty());
+        for (title, queries) in &panels {
+            let has = queries.iter().map(has_data).collect::<Result<Vec<_>, _>>()?;
+            if !has.contains(&true) && !OF_OTHERS.contains(&title.as_str()) {
+                return Err(format!("{title}: {queries:?}"));
+            }
+        }
+        Ok(())
+    });
+    training.stop();
 }
 
 #[test]

@@ -112,13 +112,47 @@ fn an_instruction_too_many_is_a_mismatch() {
     let on = OnPlan::start();
     on.rank.session.step_begin();
     on.rank.instructions();
-    on.rank.session.instruction_begin(Instruction::OptimizerStep, 0);
+    on.rank.session.instruction_begin(Instruction::Other, 0);
     on.until_locked(HIGHEST);
     on.until_mismatched(1);
     assert_eq!(
         on.last_mismatch(),
-        "optimizer_step of microbatch 0 began after the last of the plan's 6 instructions"
+        "other of microbatch 0 began after the last of the plan's 6 instructions"
     );
+}
+
+#[test]
+fn an_instruction_of_fixed_time_that_the_plan_has_no_place_for_is_no_mismatch() {
+    let on = OnPlan::start();
+    let extra = |instruction| {
+        on.rank.session.instruction_begin(instruction, 0);
+        on.rank.session.instruction_end();
+    };
+    on.rank.session.step_begin();
+    extra(Instruction::Load);
+    on.rank.instructions();
+    extra(Instruction::Collective);
+    extra(Instruction::OptimizerStep);
+    on.rank.session.step_end();
+    on.swapped_step();
+    on.until_mismatched(1);
+    assert!(on.last_mismatch().starts_with("instruction 0 was backward"), "the first mismatch");
+}
+
+#[test]
+fn untimed_calls_are_in_the_status_and_no_mismatch() {
+    let on = OnPlan::start();
+    on.good_step();
+    for _ in 0..3 {
+        on.rank.session.count_untimed();
+    }
+    on.good_step();
+    on.node.until_is("the untimed calls", &3, || on.node.rank(JOB, 0).untimed_calls);
+    on.rank.session.count_untimed();
+    on.good_step();
+    on.node.until_is("the untimed calls", &4, || on.node.rank(JOB, 0).untimed_calls);
+    let status = on.node.rank(JOB, 0);
+    assert_eq!((status.mismatched_steps, status.lost_events, status.plan), (0, 0, Some(1)));
 }
 
 #[test]

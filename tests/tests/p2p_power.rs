@@ -95,6 +95,18 @@ fn the_waits_of_a_running_job_show_the_power_and_it_runs_on_as_before() {
 fn only_administrators_set_a_power() {
     needs_root!();
     let node = Node::start();
+    let unknown = ["p2p", "set", "65.5", "--model", "NVIDIA A4O"];
+    let refused = node.pfoctl(&Identity::administrator(), &unknown);
+    assert!(
+        refused.code == Some(2) && refused.stderr.contains("models: NVIDIA A40\n"),
+        "{refused:?}"
+    );
+    let shown = node.pfoctl(&Identity::trainer(), &["p2p", "show"]).printed();
+    assert!(shown.contains("No P2P-blocking power is known"), "{shown}");
+    let forced = [&unknown[..], &["--force"]].concat();
+    let _ = node.pfoctl(&Identity::administrator(), &forced).printed();
+    let forget = ["p2p", "set", "--forget", "--model", "NVIDIA A4O"];
+    let _ = node.pfoctl(&Identity::administrator(), &forget).printed();
     let set = ["p2p", "set", "65.5", "--model", "NVIDIA A40"];
     let refused = node.pfoctl(&Identity::trainer(), &set);
     assert!(refused.stderr.contains("may not set P2P-blocking powers"), "{refused:?}");

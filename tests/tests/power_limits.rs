@@ -1,6 +1,8 @@
 //! Power limits in the place of clocks: set for a job, and what was there before put back, however it ends.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{
@@ -8,8 +10,9 @@ use pfo_protocol::{
     TrialLength, TrialResult, TrialRun,
 };
 use pfo_tests::{
-    Client, Daemon, Identity, Node, STAGES, Setup, Training,
+    Client, Daemon, Identity, Node, Rank, STAGES, Setup, Training,
     control::{after_settling, job},
+    hello,
 };
 
 const JOB: &str = "job";
@@ -268,4 +271,97 @@ fn a_gpu_that_takes_no_power_limit_refuses_or_ends_the_trial() {
         limits_of(&node).into_iter().filter(|limit_w| *limit_w != DEFAULT_W).count()
     });
     training.stop();
+}
+
+fn cap(node: &Node, gpu: usize, limit_w: Option<u32>) {
+    let capped = Request::PowerCap { gpu: node.machine.uuid(gpu), limit_w };
+    assert_eq!(node.control_as_agent().ask(capped), Ok(Response::Done));
+}
+
+#[test]
+fn a_power_cap_is_set_at_once_even_while_a_rank_is_silent_and_ends_with_its_lease() {
+    let node = Node::start();
+    let mut rank = Client::connect(&node.socket());
+    rank.open(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))).unwrap();
+    // A signal that comes just before the thread waits is lost, and the cap is asked for again.
+    let until = |limit_w, watts| {
+        node.until_is("the power limit", &watts, || {
+            cap(&node, 0, limit_w);
+            node.machine.power_limit_w(0)
+        });
+    };
+    until(Some(200), 200.0);
+    until(None, DEFAULT_W);
+    until(Some(200), 200.0);
+    drop(rank);
+    node.until_is("the power limit", &DEFAULT_W, || node.machine.power_limit_w(0));
+    node.until_is("a GPU that nobody leases", &Some(RefusalCode::UnknownGpu), || {
+        let capped = Request::PowerCap { gpu: node.machine.uuid(0), limit_w: Some(200) };
+        node.control_as_agent().ask(capped).err().map(|refusal| refusal.code)
+    });
+    assert_eq!(node.machine.power_limit_w(0), DEFAULT_W);
+}
+
+#[test]
+fn a_power_cap_is_no_lower_than_the_policy_says_and_no_higher_than_the_limit_of_a_plan() {
+    let (node, training) = start_with("[[rule]]\nmin_power_limit_w = 120\n");
+    cap(&node, 0, Some(50));
+    node.until_is("the least power limit", &120.0, || node.machine.power_limit_w(0));
+    cap(&node, 0, Some(200));
+    node.until_is("the cap", &200.0, || node.machine.power_limit_w(0));
+    keep_150_w(&node);
+    cap(&node, 0, None);
+    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    until_limits_are(&node, DEFAULT_W);
+    // One above what the GPU has without pfo is none.
+    cap(&node, 0, Some(9_999));
+    let step = training.ranks(&node)[0].1.unwrap();
+    training.until_step(&node, step + 3);
+    until_limits_are(&node, DEFAULT_W);
+    assert_eq!(node.rank(JOB, 0).step.map(|now| now > step), Some(true));
+    training.stop();
+}
+
+#[test]
+fn power_caps_are_undone_after_a_daemon_that_was_killed_and_set_again_when_they_are_asked_for() {
+    let (mut node, training) = start();
+    for gpu in 0..STAGES as usize {
+        cap(&node, gpu, Some(160));
+    }
+    until_limits_are(&node, 160.0);
+    node.kill_daemon();
+    assert_eq!(limits_of(&node), [160.0; STAGES as usize]);
+    node.start_daemon();
+    until_limits_are(&node, DEFAULT_W);
+    training.until_leased(&node);
+    cap(&node, 0, Some(160));
+    node.until_is("the cap again", &160.0, || node.machine.power_limit_w(0));
+    node.kill_daemon();
+    training.stop();
+    node.start_daemon();
+    until_limits_are(&node, DEFAULT_W);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_rank_that_rests_is_held_by_a_power_cap_that_is_asked_for_again_and_by_no_limit_of_its_plan() {
+    let node = Node::start_with(&Setup { idle_limit_s: 1, ..Setup::default() });
+    let rank = Rank::open(&node, JOB, 0, 1, 2);
+    let is = |watts: f64| {
+        node.until_is("the power limit", &watts, || node.machine.power_limit_w(0));
+    };
+    cap(&node, 0, Some(200));
+    rank.session.step_begin();
+    is(200.0);
+    is(DEFAULT_W);
+    // As the agent does at each look.
+    node.until_is("the power limit", &200.0, || {
+        cap(&node, 0, Some(200));
+        node.machine.power_limit_w(0)
+    });
+    sleep(Duration::from_secs(3));
+    assert_eq!(node.machine.power_limit_w(0), 200.0, "it rests only once");
+    rank.session.step_end();
+    cap(&node, 0, None);
+    is(DEFAULT_W);
 }

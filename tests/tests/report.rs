@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pfo_tests::{Identity, Node, Training, say_skipped, true_frontier};
+use pfo_protocol::SavingsReport;
+use pfo_tests::{
+    Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, say_skipped, true_frontier,
+};
 
 const JOB: &str = "llama-70b";
 const SCALE: &str = "0.02";
@@ -67,8 +70,8 @@ fn a_page_opens_in_a_browser_and_asks_nobody_for_anything() {
     node.until_so("the plan is measured", || {
         node.job(JOB).windows.last().is_some_and(|window| window.plan.is_some() && window.steps > 2)
     });
-    let (page, text) = report(&node, &["--frontier", &frontier]);
-    assert_eq!(text.matches("<svg ").count(), 3, "{text}");
+    let (page, text) = report(&node, &["--frontier", &frontier, "--observe", "2"]);
+    assert_eq!(text.matches("<svg ").count(), 4, "{text}");
     assert!(text.contains("windows of this job: measured"), "{text}");
     assert!(text.contains("&lt;script&gt;alert(1)&lt;b&gt;.json"), "{text}");
     for bad in ["<script", "<link", "<img", "<iframe", "href=", "src=", "@import", "url("] {
@@ -93,11 +96,60 @@ fn a_page_opens_in_a_browser_and_asks_nobody_for_anything() {
 }
 
 #[test]
-fn a_job_without_plan_or_profile_has_a_page_and_a_job_that_has_ended_an_error() {
+fn the_page_of_a_job_that_has_ended_shows_what_the_ledger_has_of_it() {
+    // Comparisons may follow one another as they like.
+    let agent_rules = "[guard]\ndefault_steps_permille = 1000\n";
+    let mut node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
+    let training = Training::start(&node, JOB, &Identity::own(), &["--time-scale", "0.05"]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    let _ = training.take_up(&node, &TestPlan::new(STAGES, MICROBATCHES, |_, _| 1200));
+    let _ = node.pfoctl(&Identity::own(), &["plan", "guard", JOB, "300%"]).printed();
+    node.until("three comparisons", || {
+        let printed = node.pfoctl(&Identity::own(), &["savings", "--json"]).printed();
+        let report: SavingsReport = serde_json::from_str(&printed).unwrap();
+        if report.total.comparisons >= 3 { Ok(()) } else { Err(printed) }
+    });
+    // A guarded job is shown after its end, too.
+    let _ = node.pfoctl(&Identity::own(), &["plan", "guard", JOB, "--off"]).printed();
+    training.stop();
+    node.until_so("the job has ended for both daemons", || {
+        node.find_watched(JOB).is_none()
+            && node.find_job(JOB).is_none_or(|job| job.ranks.is_empty())
+    });
+    // For a quarter of an hour pfod remembers it, too; the ledger does over boots.
+    let (page, text) = report(&node, &[]);
+    for words in ["default clocks", "95 % interval", "no rank here"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    seen(&node, &page, "just-ended");
+    node.kill_daemon();
+    std::fs::remove_dir_all(node.ledger().with_file_name("jobs")).unwrap();
+    node.start_daemon();
+    let (page, text) = report(&node, &[]);
+    for words in ["it has ended", "95 % interval", "Hottest"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    seen(&node, &page, "ended");
+}
+
+/// Opens a page if there is a browser: there is a picture, and nothing that the browser complains about.
+fn seen(node: &Node, page: &str, name: &str) {
+    if !has_chromium() {
+        return;
+    }
+    let (said, bytes) = opened(node, page, name, 1200, false);
+    assert!(bytes > 10_000 && !said.contains("CONSOLE"), "{name}: {said}");
+    keep(&node.directory().join(name).with_extension("png"));
+}
+
+#[test]
+fn a_job_without_plan_or_profile_has_a_page_and_one_that_never_ran_an_error() {
     let node = Node::start();
     let mut training = Training::start_for(&node, JOB, &Identity::own(), 0, &[]);
     training.until_leased(&node);
-    let (_, text) = report(&node, &[]);
+    let (_, text) = report(&node, &["--observe", "0"]);
+    assert!(text.contains("Nobody looked") && text.contains("nothing of this job yet"), "{text}");
     for words in ["Runs default clocks", "No plan of clocks is in force.", "Not known."] {
         assert!(text.contains(words), "{words}: {text}");
     }

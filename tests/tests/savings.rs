@@ -57,6 +57,8 @@ fn the_figures_of_a_job_are_the_same_after_every_restart_of_the_agent() {
     let saved = last.total.saved.unwrap();
     assert!(saved.low_j <= saved.estimate_j && saved.estimate_j <= saved.high_j, "{saved:?}");
     assert!(last.total.energy_j > 0.0 && last.total.steps > 0, "{last:?}");
+    let hottest_c = last.total.hottest_c.unwrap();
+    assert!((20..100).contains(&hottest_c) && last.total.throttled_s == Some(0.0), "{last:?}");
     for end in [Node::stop_agent, Node::kill_agent] {
         end(&mut node);
         node.start_agent();

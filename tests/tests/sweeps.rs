@@ -292,7 +292,13 @@ fn only_its_user_and_administrators_see_a_sweep_and_its_profile() {
     node.pfoctl(&administrator, &[&start[..], &["--wait"]].concat()).printed();
 
     let export = ["profile", "export", "team/gpt", "--user", &owner];
-    assert!(node.pfoctl(&other, &export).stderr.contains("no such profile"));
+    let hidden = node.pfoctl(&other, &export).stderr;
+    assert!(
+        hidden.contains("no such profile") && hidden.contains("none that you may see"),
+        "{hidden}"
+    );
+    let mistyped = node.pfoctl(&administrator, &["profile", "export", "team/gtp"]).stderr;
+    assert!(mistyped.contains("there are profiles of team/gpt\n"), "{mistyped}");
     assert!(node.pfoctl(&other, &["profile", "list"]).printed().contains("No profile"));
     assert!(node.pfoctl(&other, &["profile", "status"]).printed().contains("No job"));
     for who in [&user, &administrator] {

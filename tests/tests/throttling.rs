@@ -24,7 +24,7 @@ fn a_gpu_that_runs_below_its_lock_is_reported_once() {
     node.until_is("the entry", &1, found);
     let log = node.log();
     let line = log.lines().find(|line| line.contains("below its lock at 1500 MHz")).unwrap();
-    assert!(line.contains("SW_POWER_CAP"), "{line}");
+    assert!(line.contains(": sw_power_cap"), "{line}");
     assert!(line.contains(node.machine.uuid(1).as_str()), "{line}");
     // It looks again and again; meanwhile the GPU has run at its lock.
     node.machine.gpu(1).cap_power(None).unwrap();

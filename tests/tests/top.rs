@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::Pid;
-use pfo_tests::{Identity, MachineSetup, Node, Rank, Setup, TestPlan, Tmux, process};
+use pfo_tests::{
+    Identity, MICROBATCHES, MachineSetup, Node, Rank, STAGES, Setup, TestPlan, Tmux, Training,
+    process,
+};
 
 const JOB: &str = "llama-70b";
-const STAGES: u32 = 4;
 const TOP: &str = "pfoctl top --every 1";
 
 fn node(gpus: &'static str) -> Node {
@@ -82,7 +84,7 @@ fn keys_lead_through_a_node_of_64_gpus_at_every_size() {
             first.is_some_and(|line| line.split_whitespace().nth(1) == Some("3"))
         });
         terminal.press(&["2", "Enter"]);
-        let inside = until_shown(&terminal, "Plan in force");
+        let inside = until_shown(&terminal, "Last step, ");
         assert!(inside.contains("stage 3") && inside.contains("900 MHz"), "{inside}");
         terminal.press(&["Escape"]);
         until_shown(&terminal, "Enter job");
@@ -108,6 +110,47 @@ fn keys_lead_through_a_node_of_64_gpus_at_every_size() {
         terminal.press(&["q"]);
         ended_with(&terminal, 0);
     });
+}
+
+/// The rows of the last step: what is drawn of each stage.
+fn drawn_step(screen: &str) -> Vec<String> {
+    let step = screen.lines().skip_while(|line| !line.starts_with("Last step, ")).skip(1);
+    let rows = step.map_while(|line| line.strip_prefix("stage "));
+    rows.map(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn the_last_step_of_a_job_is_drawn_stage_by_stage_with_its_waits() {
+    if !Tmux::is_installed() {
+        return;
+    }
+    let node = node("4xA40");
+    let training = Training::start(&node, JOB, &Identity::own(), &[]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    let terminal = Tmux::open(&node, 80, 24);
+    terminal.press(&[TOP, "Enter"]);
+    until_shown(&terminal, "1 GPUs 4");
+    terminal.press(&["2", "Enter"]);
+    let screen = terminal.until("a row for each stage", |screen| {
+        drawn_step(screen).len() == STAGES as usize && screen.contains("\u{b7} waits")
+    });
+    let rows = drawn_step(&screen);
+    // The last stage has its backward at once; the first one waits for the pipeline to be filled.
+    assert!(rows[0].starts_with('F') && rows[3].starts_with('\u{b7}'), "{screen}");
+    for row in &rows {
+        assert!(row.contains('F') && row.contains('B') && row.chars().count() == 70, "{screen}");
+    }
+    // A plan's clocks are bars.
+    node.take_up(JOB, &TestPlan::new(STAGES, MICROBATCHES, |stage, _| 900 + 90 * stage));
+    let screen = until_shown(&terminal, "900 MHz \u{2581} to 1170 \u{2588}");
+    assert!(!drawn_step(&screen)[0].contains('\u{2588}'), "{screen}");
+    assert!(!drawn_step(&screen)[3].contains('\u{2581}'), "{screen}");
+    terminal.resize(80, 40);
+    until_shown(&terminal, "Plan in force");
+    terminal.press(&["q"]);
+    ended_with(&terminal, 0);
+    training.stop();
 }
 
 #[test]

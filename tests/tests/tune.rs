@@ -30,10 +30,16 @@ impl Bench {
     }
 
     fn on(machine: MachineSetup, time_scale: &str) -> Self {
+        Self::with_transfers(machine, time_scale, 0.0)
+    }
+
+    fn with_transfers(machine: MachineSetup, time_scale: &str, transfer_ms: f64) -> Self {
         let node = Node::start_with(&Setup { machine, ..Setup::default() });
         let profile = node.plan_file("profile.csv", true_profile(time_scale).as_bytes());
         let microbatches = MICROBATCHES.to_string();
-        let options = ["--microbatches", &microbatches, "--time-scale", time_scale];
+        let transfer_ms = transfer_ms.to_string();
+        let scaled = ["--microbatches", &microbatches, "--time-scale", time_scale];
+        let options = [&scaled[..], &["--transfer-ms", &transfer_ms]].concat();
         let training = Training::start(&node, JOB, &Identity::own(), &options);
         training.until_leased(&node);
         training.until_step(&node, 1);
@@ -93,7 +99,7 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("Intervals: 95 %") && page.contains("Saving"), "{page}");
-    assert_eq!(page.matches("<svg ").count(), 3, "{page}");
+    assert_eq!(page.matches("<svg ").count(), 4, "{page}");
     let plan = Plan::from_json(&std::fs::read(plan).unwrap()).unwrap();
     let written = plan.predicted.map(|predicted| predicted.iteration_time_s);
     assert_eq!(kept["predicted_time_s"].as_f64(), written, "{report}");
@@ -119,8 +125,13 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
 
 #[test]
 fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
-    let bench = Bench::start();
+    const TRANSFER_MS: f64 = 8.0;
+    let bench = Bench::with_transfers(MachineSetup::default(), TIME_SCALE, TRANSFER_MS);
     let first = bench.tune_alone();
+    assert_eq!(first["transfers"]["from"], "measured", "{first}");
+    let transfer_ms = 1e3 * number(&first["transfer_s"]);
+    // What is woken on a busy machine begins late.
+    assert!((TRANSFER_MS..2.0 * TRANSFER_MS).contains(&transfer_ms), "{first}");
     assert_eq!(first["profile_origin"], "measured", "{first}");
     assert_eq!(first["p2p_power"]["origin"], "waits", "{first}");
     let power_w = number(&first["p2p_power"]["watts"]);

@@ -198,7 +198,8 @@ fn clocks_of_waits_save_energy_and_no_step_takes_longer_however_slowly_a_gpu_set
         let without_j = f64::min(before.1, after.1);
         assert!(with.1 < 0.985 * without_j, "{settle_ms} ms: {before:?} {with:?} {after:?}");
         let without_s = f64::max(before.0, after.0);
-        assert!(with.0 < 1.02 * without_s, "{settle_ms} ms: {before:?} {with:?} {after:?}");
+        // Waits whose clocks were asked back at their end would make steps longer by 15 % and more.
+        assert!(with.0 < 1.05 * without_s, "{settle_ms} ms: {before:?} {with:?} {after:?}");
         let late: u64 = node.job(JOB).ranks.iter().map(|rank| rank.late_instructions).sum();
         println!("{settle_ms} ms: {before:?} {with:?} {after:?}, {late} late");
         drop(client);

@@ -4,10 +4,12 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 use pfo_protocol::{
-    AgentRequest, Mhz, P2pTarget, SweepControl, SweepOrder, SweepSettings, TrialLength, TrialRun,
+    AgentRequest, BeginningRank, ClockTable, JobName, JobSelector, Mhz, P2pTarget, PlanFile,
+    SweepControl, SweepOrder, SweepSettings, TrialLength, TrialRun,
 };
 
 use super::{PATIENCE, Target, request_agent};
+use crate::plan::TestPlan;
 
 /// Bytes of a frontier that nobody can read.
 const FRONTIER_BYTES: usize = 4 << 20;
@@ -41,6 +43,24 @@ pub(super) fn ask(target: &Target) -> io::Result<()> {
             AgentRequest::SweepRead(job.clone()),
             AgentRequest::Profiles,
             AgentRequest::Samples(job.clone()),
+            AgentRequest::OrderRead(job.clone()),
+            AgentRequest::FirstPlanLoad {
+                job: JobSelector { job: any_name(), ..job.clone() },
+                label: "p".into(),
+                table: ClockTable::from(&TestPlan::new(1, 2, |_, _| 210)),
+            },
+            AgentRequest::FirstPlanDrop(job.clone()),
+            AgentRequest::JobBegins {
+                rank: BeginningRank {
+                    job: job.job.clone(),
+                    pp_degree: u32::MAX,
+                    num_microbatches: Some(0),
+                },
+                plan: Some(PlanFile {
+                    label: "p".into(),
+                    json: vec![b'['; fastrand::usize(..FRONTIER_BYTES)],
+                }),
+            },
             AgentRequest::Record { job, run: TrialRun::Uniform(Mhz(210)), length, samples: true },
         ];
         for asked in requests {
@@ -50,4 +70,9 @@ pub(super) fn ask(target: &Target) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A name under which nobody has a job yet.
+fn any_name() -> JobName {
+    format!("none-{}", fastrand::u32(..)).parse().unwrap_or_else(|error| panic!("{error}"))
 }

@@ -72,12 +72,22 @@ impl Cluster {
 
     /// The same with some etcd, and one node behind a link.
     pub(crate) fn start_with(setup: &EtcdSetup, link: Option<(usize, &Link)>) -> Option<Self> {
+        Self::start_after(setup, link, |_| {})
+    }
+
+    /// The same, with something that is done before the training starts.
+    pub(crate) fn start_after(
+        setup: &EtcdSetup,
+        link: Option<(usize, &Link)>,
+        before: impl FnOnce(&[Node]),
+    ) -> Option<Self> {
         let store = EtcdCluster::start(setup)?;
         let nodes = NODES.iter().enumerate().map(|(number, name)| {
             let link = link.filter(|(behind, _)| *behind == number).map(|(_, link)| link);
             start_node(name, &store, link)
         });
         let nodes: Vec<_> = nodes.collect();
+        before(&nodes);
         let training = Training::start(&nodes);
         let cluster = Self { training, nodes, store, checked: Cell::default(), without_pfod: None };
         cluster.until("every node has the whole job", |job| {
@@ -222,8 +232,18 @@ impl Cluster {
 }
 
 pub(crate) fn start_node(name: &str, store: &EtcdCluster, link: Option<&Link>) -> Node {
+    start_node_with(&Setup::default(), name, store, link)
+}
+
+/// The same of another set-up.
+pub(crate) fn start_node_with(
+    setup: &Setup,
+    name: &str,
+    store: &EtcdCluster,
+    link: Option<&Link>,
+) -> Node {
     let agent_namespace = link.map(|link| link.namespace().to_owned());
-    let mut node = Node::create(&Setup { agent_namespace, ..Setup::default() });
+    let mut node = Node::create(&Setup { agent_namespace, ..setup.clone() });
     let settings = store.settings(name, link.map_or(Ipv4Addr::LOCALHOST, Link::address));
     let credentials = settings.credentials.unwrap();
     let fleet = format!(
@@ -267,6 +287,15 @@ impl Training {
         self.ran.iter().map(|ran| ran.lock().unwrap().len()).min().unwrap_or(0)
     }
 
+    /// The first step of each node from one on in which it ran a plan.
+    pub(crate) fn first_step_with(&self, base: u32, from: usize) -> [Option<usize>; 4] {
+        [0, 1, 2, 3].map(|node: usize| {
+            let ran = self.ran[node].lock().unwrap();
+            let ran = ran.iter().enumerate().skip(from);
+            ran.into_iter().find(|(_, ran)| **ran == Some(base)).map(|(step, _)| step)
+        })
+    }
+
     /// The plans that the nodes ran last.
     pub(crate) fn last(&self) -> Vec<Option<u32>> {
         self.ran.iter().map(|ran| ran.lock().unwrap().last().copied().flatten()).collect()
@@ -282,28 +311,32 @@ fn goes_on((pace, ends): &(Barrier, AtomicBool), is_over: &AtomicBool) -> bool {
     !ends.load(Relaxed)
 }
 
-/// Trains for a step. Returns the plan of which the driver was asked for the last clock meanwhile, or
-/// whose last clock is still locked: a pfod that gets no processor time until the last instruction
-/// has begun finds the lock of the step before, which is right.
+/// Trains for a step. Returns the plan of which the driver was asked for a clock meanwhile, or whose
+/// clock is still locked: a pfod that gets no processor time until the last instruction has begun
+/// finds the lock of the step before, which is right.
+///
+/// The clock of the first instruction says least: pfod asks for it before the step begins, also for
+/// that of the next step, and in the place of the last instruction's if it is as late as that.
 fn step(rank: &Rank, stage: u32, gpu: Gpu<'_>) -> Option<u32> {
     let before = gpu.set_call_count();
-    let plan_of =
-        |mhz| PLANS.into_iter().find(|base| plan(*base).clocks(stage).last() == Some(&mhz));
-    let ran = || gpu.set_calls_since(before).iter().rev().find_map(|call| plan_of(call.max.0));
+    let plan_of = |mhz: u32, from: usize| {
+        PLANS.into_iter().find(|base| plan(*base).clocks(stage)[from..].contains(&mhz))
+    };
+    let ran = || gpu.set_calls_since(before).iter().rev().find_map(|call| plan_of(call.max.0, 1));
     let locked = || gpu.view().unwrap().timeline.last().lock;
     rank.session.step_begin();
     for position in 0..rank.order().len() {
         rank.begin(position);
         sleep(INSTRUCTION);
-        // The driver is asked for the last clock of a plan while the last instruction runs, sooner
-        // or later; at default clocks it is asked for nothing.
+        // The driver is asked for a clock of a plan before the last instruction ends, sooner or
+        // later; at default clocks it is asked for nothing.
         if position + 1 == rank.order().len() && before > 0 {
             let patience = if locked().is_some() { LATE } else { LATE / 10 };
             let _ = wait::until_within(patience, || ran().ok_or(()));
         }
         rank.session.instruction_end();
     }
-    let plan = ran().or_else(|| plan_of(locked()?.max.0));
+    let plan = ran().or_else(|| plan_of(locked()?.max.0, 0));
     rank.session.step_end();
     plan
 }

@@ -30,7 +30,7 @@ pub(super) fn frontier(microbatches: u32) -> Vec<u8> {
 }
 
 pub(super) fn compressed(content: &[u8]) -> Vec<u8> {
-    let mut gzip = GzEncoder::new(b"pfo-frontier\x0a\x00".to_vec(), Compression::default());
+    let mut gzip = GzEncoder::new(b"pfo-frontier\x0b\x00".to_vec(), Compression::default());
     gzip.write_all(content).unwrap();
     gzip.finish().unwrap()
 }
@@ -70,17 +70,24 @@ pub(super) fn with_chunks() -> Vec<u8> {
     let at = repeats_in(&content) + 4;
     let tables = (others().count() as u16).to_le_bytes();
     let chunk = |chunk: u16| {
-        [&chunk.to_le_bytes(), &tables[..], &tables_of_others(), &repeats_of_others()].concat()
+        [
+            &(chunk + 1).to_le_bytes()[..],
+            &[0; 4],
+            &tables,
+            &tables_of_others(),
+            &repeats_of_others(),
+        ]
+        .concat()
     };
     content.splice(at..at + 2, [&2_u16.to_le_bytes()[..], &chunk(0), &chunk(1)].concat());
     compressed(&content)
 }
 
-/// Where it says that no row was measured more than once; there are no chunks, no powers of stages, and
-/// then the order.
+/// Where it says that no row was measured more than once. Then come no chunks, no powers of stages,
+/// nothing that is held up, no instructions of two, and the order.
 fn repeats_in(content: &[u8]) -> usize {
     let orders = [&1_u16.to_le_bytes()[..], &(2 * MICROBATCHES).to_le_bytes()].concat();
-    let none = [&[0; 4 + 2 + 2 + 2][..], &orders].concat();
+    let none = [&[0; 4 + 2 + 2 + 2 + 8 + 1 + 4][..], &orders].concat();
     content.windows(none.len()).position(|window| window == none).unwrap()
 }
 

@@ -54,10 +54,12 @@ impl BenchProfile {
 
     /// Beside a measured profile, that of GPUs that get slower at some higher clocks, because they run
     /// into their power limit.
-    pub(crate) fn stepped(&self) -> Option<(&'static str, PathBuf, Watts)> {
+    pub(crate) fn stepped(&self) -> Option<Self> {
         let path = self.path.with_file_name(STEPPED);
         let is_there = self.is_measured() && path.exists();
-        is_there.then_some(("GPT-3 175B, measured on A40", path, STEPPED_P2P_POWER))
+        let stepped =
+            is_there.then(|| Self::read("GPT-3 175B, measured on A40", path, None))?.ok()?;
+        Some(Self { p2p_power: STEPPED_P2P_POWER, ..stepped })
     }
 
     fn read(name: &'static str, path: PathBuf, directory: Option<TempDir>) -> Result<Self> {

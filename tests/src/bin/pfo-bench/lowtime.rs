@@ -8,7 +8,8 @@ use crate::Result;
 use crate::bench_profile::BenchProfile;
 use crate::excess;
 use crate::extent::Extent;
-use crate::lowtime_run::{LowtimeRun, is_installed};
+use crate::lowtime_run::{LowtimeRun, UNIT_TIME_S, is_installed};
+use crate::lowtime_until as until;
 use crate::our_run::OurRun;
 use crate::report::{Cell, Report};
 
@@ -31,14 +32,12 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     let microbatches = microbatches(extent)?;
-    let filters = filters()?;
     let bench = BenchProfile::find()?;
-    let schedule = Schedule::OneForwardOneBackward;
-    let pipeline = Pipeline::new(&bench.profile, schedule, microbatches)?;
+    let pipeline = Pipeline::new(&bench.profile, Schedule::OneForwardOneBackward, microbatches)?;
     let (mut times, mut claims, mut excesses) = (Vec::new(), Vec::new(), Vec::new());
-    let mut reproductions = Vec::new();
-    for filter in filters {
-        let lowtime = LowtimeRun::new(&bench, &pipeline, filter)?;
+    let (mut reproductions, mut untils) = (Vec::new(), Vec::new());
+    for filter in filters()? {
+        let lowtime = LowtimeRun::new(&bench, &pipeline, filter, UNIT_TIME_S)?;
         let plans = lowtime.claimed.len();
         let ours = OurRun::new(&bench, microbatches, plans)?;
         times.push(time(lowtime.name(), plans, lowtime.total_s, ours.optimize_s));
@@ -52,6 +51,7 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         let (claimed, replayed) = ours.claims(&bench)?;
         claims.push(claim("pfo", &claimed, &replayed));
         excesses.extend(excess::rows(&lowtime, &ours.frontier, &pipeline, bench.p2p_power)?);
+        untils.push(until::row(&lowtime, &ours.frontier, &bench, UNIT_TIME_S, extent)?);
         reproductions.push(reproduction(&lowtime, &pipeline, &bench)?);
     }
     let stages = bench.profile.num_stages();
@@ -81,6 +81,8 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         &excesses,
     );
     report.note(WHY_MORE);
+    untils.extend(until::others(&bench, extent)?);
+    report.table("lowtime_until", until::TITLE, &until::COLUMNS, &untils);
     for reproduction in reproductions {
         report.note(&reproduction);
     }

@@ -16,8 +16,8 @@ use crate::bench_profile::BenchProfile;
 /// The environment that `scripts/setup --bench` installs it into.
 const PYTHON: &str = "target/lowtime/bin/python";
 const SCRIPT: &str = "tests/bench/run_lowtime.py";
-/// Its own default, 1 ms.
-const UNIT_TIME_S: &str = "0.001";
+/// Its own default of the unit of time, which its plans are apart by.
+pub(crate) const UNIT_TIME_S: f64 = 0.001;
 
 /// What became of a run.
 pub(crate) struct LowtimeRun {
@@ -43,7 +43,12 @@ pub(crate) fn is_installed() -> bool {
 
 impl LowtimeRun {
     /// Runs it, and replays what it makes.
-    pub(crate) fn new(bench: &BenchProfile, pipeline: &Pipeline, filter: Filter) -> Result<Self> {
+    pub(crate) fn new(
+        bench: &BenchProfile,
+        pipeline: &Pipeline,
+        filter: Filter,
+        unit_time_s: f64,
+    ) -> Result<Self> {
         let root = programs::source_root();
         let plans = TempDir::with_prefix("pfo-bench-")?;
         let energy = match filter {
@@ -57,7 +62,8 @@ impl LowtimeRun {
             .arg(root.join(SCRIPT))
             .arg(&bench.path)
             .arg(pipeline.num_microbatches().to_string())
-            .args([&bench.p2p_power.0.to_string(), UNIT_TIME_S, energy])
+            .args([&bench.p2p_power.0.to_string(), &unit_time_s.to_string(), energy])
+            .arg(pipeline.schedule().to_string())
             .arg(plans.path())
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())

@@ -16,6 +16,7 @@ mod call_cost;
 mod cluster;
 mod computing;
 mod conditions;
+mod deadlines;
 mod event_path;
 mod excess;
 mod extent;
@@ -24,6 +25,7 @@ mod footprint;
 mod growth;
 mod lowtime;
 mod lowtime_run;
+mod lowtime_until;
 mod node;
 mod noise;
 mod our_run;
@@ -32,6 +34,7 @@ mod placement;
 mod planning;
 mod proc_status;
 mod python;
+mod python_apart;
 mod python_call;
 mod python_path;
 mod recording;
@@ -97,7 +100,8 @@ fn usage() -> String {
 --short measures so little that it only shows that everything runs.
 conditions=NAME,… measures some of the conditions only, nodes=N a fleet of so many nodes.
 PFO_BENCH_MICROBATCHES (12) and PFO_BENCH_FILTERS (raw,effective) say how lowtime is run,
-PFO_DATA_DIR where measured profiles are"
+PFO_DATA_DIR where measured profiles are, PFO_BENCH_BEFORE a pfo-bench of another commit, beside
+which frontiers of larger pipelines are measured"
     )
 }
 
@@ -182,11 +186,13 @@ fn calls(bench: &mut Bench) -> Result<()> {
 
 fn python_calls(bench: &mut Bench) -> Result<()> {
     python_call::measure(bench.extent, &mut bench.report)?;
-    python_path::measure(bench.extent, &mut bench.report)
+    python_path::measure(bench.extent, &mut bench.report)?;
+    python_apart::measure(bench.extent, &mut bench.report)
 }
 
 fn planning(bench: &mut Bench) -> Result<()> {
     planning::measure(bench.extent, &mut bench.report)?;
     growth::measure(bench.extent, &mut bench.report)?;
+    deadlines::measure(bench.extent, &mut bench.report)?;
     scale::measure(bench.extent, &mut bench.report)
 }

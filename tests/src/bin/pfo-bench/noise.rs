@@ -1,8 +1,6 @@
 //! What noise of a profile costs, by what is done about it: plans made from measurements that scatter,
 //! replayed over the tables that these are measurements of.
 
-use std::fs::File;
-
 use fastrand::Rng;
 use pfo_planner::{
     Frontier, LowerBound, Measurement, Noise, Options, Pipeline, Profile, Schedule, Spread, Watts,
@@ -38,19 +36,17 @@ struct Outcome {
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let bench = BenchProfile::find()?;
     let mut rows = Vec::new();
-    let mut profiles = vec![(bench.name, bench.profile.clone(), bench.p2p_power)];
-    if let Some(stepped) = bench.stepped() {
-        let (name, path, p2p_power) = stepped;
-        profiles.push((name, Profile::from_csv(File::open(path)?)?, p2p_power));
-    }
-    for (name, profile, p2p_power) in profiles {
+    let stepped = bench.stepped();
+    for BenchProfile { name, profile, p2p_power, .. } in
+        [Some(&bench), stepped.as_ref()].into_iter().flatten()
+    {
         for (time_sd, energy_sd) in NOISES {
             let mut cells = vec![
-                Cell::text(name),
+                Cell::text(*name),
                 Cell::Figure(100.0 * time_sd, 1),
                 Cell::Figure(100.0 * energy_sd, 1),
             ];
-            let outcomes = outcomes(&profile, p2p_power, (time_sd, energy_sd), extent)?;
+            let outcomes = outcomes(profile, *p2p_power, (time_sd, energy_sd), extent)?;
             cells.extend(outcomes.iter().map(|outcome| Cell::Figure(100.0 * outcome.loss, 2)));
             cells.extend(outcomes.iter().map(|outcome| Cell::Figure(100.0 * outcome.optimism, 2)));
             cells.push(Cell::Figure(100.0 * outcomes[TREATMENTS.len() - 1].held, 0));

@@ -69,8 +69,13 @@ fn path(node: &Node, way: &str, gpu: usize, steps: usize) -> Result<Samples> {
     for (index, called_ns) in called.iter().enumerate() {
         let asked = clock_of((index + 1) % INSTRUCTIONS);
         let answers = |call: &&SetCall| call.max.0 == asked && call.entered.0 >= *called_ns;
-        let set = sets.iter().find(answers).ok_or_else(|| format!("{asked} MHz was never set"))?;
-        samples.add(set.entered.0 - called_ns);
+        // On a busy machine, a clock may be out of date before it is asked for: it is never set then.
+        if let Some(set) = sets.iter().find(answers) {
+            samples.add(set.entered.0 - called_ns);
+        }
     }
-    Ok(samples)
+    match samples.count() {
+        0 => Err("no clock was set".into()),
+        _ => Ok(samples),
+    }
 }

@@ -3,6 +3,7 @@
 //! A process of its own makes each, because the peak of memory is that of a process.
 
 use std::env;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -17,6 +18,9 @@ use crate::report::{Cell, Report};
 
 /// The argument that makes this program such a process; stages and microbatches follow.
 pub(crate) const MAKES_FRONTIER: &str = "--make-frontier";
+
+/// Names a pfo-bench of another commit, which makes the same frontiers.
+const BEFORE: &str = "PFO_BENCH_BEFORE";
 
 /// CPU seconds and MB.
 type Taken = (f64, f64);
@@ -52,39 +56,28 @@ pub(crate) fn run(size: &[String]) -> Result<()> {
 
 /// Measures each, next to the first.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
-    let turns = extent.of(3, 1);
     let sizes = &SIZES[..extent.of(4, 3)];
     let shrunk = extent.of(1, 4);
-    let mut taken = vec![Vec::new(); sizes.len()];
-    for turn in 0..turns {
-        for (size, taken) in sizes.iter().zip(&mut taken) {
-            // The largest takes as long as all others together.
-            if turn == 0 || size.stages < 64 {
-                taken.push(frontier(size.stages / shrunk as u16, size.microbatches / shrunk)?);
-            }
-        }
-    }
-    let medians = taken.iter_mut().map(|taken| {
-        taken.sort_by(|a, b| a.0.total_cmp(&b.0));
-        taken[taken.len() / 2]
-    });
-    let medians: Vec<Taken> = medians.collect();
-    let aim = |aim: Option<f64>, decimals| match aim.filter(|_| shrunk == 1) {
-        Some(aim) => Cell::Figure(aim, decimals),
+    let medians = medians(sizes, shrunk, extent.of(3, 1))?;
+    let figure = |figure: Option<f64>, decimals| match figure {
+        Some(figure) => Cell::Figure(figure, decimals),
         None => Cell::text("-"),
     };
+    let aim = |aim: Option<f64>, decimals| figure(aim.filter(|_| shrunk == 1), decimals);
     let rows: Vec<_> = sizes
         .iter()
         .zip(&medians)
-        .map(|(size, &(cpu_s, peak_mb))| {
+        .map(|(size, &((cpu_s, peak_mb), before))| {
             let (stages, microbatches) = (size.stages / shrunk as u16, size.microbatches / shrunk);
             vec![
                 Cell::Text(format!("{stages} x {microbatches}")),
                 Cell::Figure(cpu_s, 2),
-                Cell::Figure(cpu_s / medians[0].0, 1),
+                figure(before.map(|(cpu_s, _)| cpu_s), 2),
+                Cell::Figure(cpu_s / medians[0].0.0, 1),
                 aim(size.aim.map(|(cpu_s, _)| cpu_s), 1),
                 Cell::Figure(peak_mb, 1),
-                Cell::Figure(peak_mb / medians[0].1, 1),
+                figure(before.map(|(_, peak_mb)| peak_mb), 1),
+                Cell::Figure(peak_mb / medians[0].0.1, 1),
                 aim(size.aim.map(|(_, peak_mb)| peak_mb), 0),
             ]
         })
@@ -95,9 +88,11 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         &[
             ("pipeline", "stages x microbatches"),
             ("cpu_s", "CPU s"),
+            ("cpu_before_s", "before"),
             ("cpu_ratio", "to the first"),
             ("cpu_aim_s", "aim s"),
             ("peak_mb", "peak MB"),
+            ("peak_before_mb", "before"),
             ("peak_ratio", "to the first"),
             ("peak_aim_mb", "aim MB"),
         ],
@@ -106,10 +101,35 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// CPU seconds and the peak of memory of a frontier.
-fn frontier(stages: u16, microbatches: u32) -> Result<Taken> {
+/// The median of each size in some turns, and that of another commit, if there is one.
+fn medians(sizes: &[Size], shrunk: u32, turns: usize) -> Result<Vec<(Taken, Option<Taken>)>> {
+    let (now, before) = (env::current_exe()?, env::var_os(BEFORE).map(PathBuf::from));
+    let mut taken = vec![[Vec::new(), Vec::new()]; sizes.len()];
+    for turn in 0..turns {
+        for (size, taken) in sizes.iter().zip(&mut taken) {
+            // The largest takes as long as all others together.
+            if turn > 0 && size.stages >= 64 {
+                continue;
+            }
+            for (program, taken) in [Some(&now), before.as_ref()].into_iter().zip(taken) {
+                let Some(program) = program else { continue };
+                let stages = size.stages / shrunk as u16;
+                taken.push(frontier(program, stages, size.microbatches / shrunk)?);
+            }
+        }
+    }
+    let median = |mut taken: Vec<Taken>| {
+        taken.sort_by(|a, b| a.0.total_cmp(&b.0));
+        taken.get(taken.len() / 2).copied()
+    };
+    let medians = taken.into_iter();
+    Ok(medians.map(|[now, before]| (median(now).unwrap_or_default(), median(before))).collect())
+}
+
+/// CPU seconds and the peak of memory of a frontier that a pfo-bench makes.
+fn frontier(program: &Path, stages: u16, microbatches: u32) -> Result<Taken> {
     let size = [stages.to_string(), microbatches.to_string()];
-    let made = Command::new(env::current_exe()?).arg(MAKES_FRONTIER).args(size).output()?;
+    let made = Command::new(program).arg(MAKES_FRONTIER).args(size).output()?;
     if !made.status.success() {
         return Err(String::from_utf8_lossy(&made.stderr).into_owned().into());
     }

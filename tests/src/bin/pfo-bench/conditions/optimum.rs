@@ -14,13 +14,14 @@ use nvidia_ml::units::{Mhz, Milliwatts};
 use nvidia_ml::work::built_in;
 use nvidia_ml::work::table::{Kind, StageWork};
 use pfo_planner::{
-    ClockPer, Delays, Due, Frontier, Options, Pipeline, PowerByClock, Profile, Schedule, Settings,
-    Spread, Watts, at_highest_clocks, replay,
+    ClockPer, Delays, Due, Frontier, Options, Pipeline, Plan, PowerByClock, Profile, Schedule,
+    Settings, Spread, StagePlan, Watts, at_highest_clocks, replay,
 };
 use pfo_tests::STAGES;
 
 use super::MICROBATCHES;
 use super::condition::Condition;
+use super::row::CHANGES_PER_SECOND;
 use crate::Result;
 
 /// What a condition's GPUs do at each clock.
@@ -103,13 +104,22 @@ impl Tables {
     pub(super) fn best_savings(&self, max_slowdown: f64) -> Result<BestSavings> {
         let (profile, waiting) = (self.profile()?, self.waiting()?);
         let delays = self.delays();
-        let at_once = best_saving(&profile, &waiting, Delays::default(), max_slowdown)?;
+        let tables = (&profile, &waiting);
+        let at_once = best_saving(tables, Delays::default(), max_slowdown, f64::INFINITY)?;
         let times_s = profile.rows().map(|(_, _, measured)| measured.time_s);
-        let with_late_clocks = match times_s.fold(f64::INFINITY, f64::min) {
-            // Each clock can be asked for while the instruction before still runs.
-            shortest_s if shortest_s >= delays.switch_latency_s => at_once,
-            _ => best_saving(&profile, &waiting, delays, max_slowdown)?,
+        let shortest_s = times_s.fold(f64::INFINITY, f64::min);
+        // Each clock can be asked for while the instruction before still runs, and a call that returns
+        // before the next one is due is in nobody's way.
+        let asks_ahead = shortest_s >= delays.switch_latency_s;
+        let delays = match asks_ahead {
+            true if shortest_s >= delays.set_call_s => {
+                Delays { held_up_s: delays.held_up_s, ..Delays::default() }
+            }
+            true => Delays { switch_latency_s: 0.0, ..delays },
+            false => delays,
         };
+        let allowed = f64::from(CHANGES_PER_SECOND);
+        let with_late_clocks = best_saving(tables, delays, max_slowdown, allowed)?;
         Ok(BestSavings { at_once, with_late_clocks })
     }
 
@@ -121,7 +131,9 @@ impl Tables {
         let settling_s: Vec<_> = self.clocks().map(settling_s).collect();
         let set_call_s = silicon.set_call.median_ns as f64 / 1e9;
         let mean_s = settling_s.iter().sum::<f64>() / settling_s.len() as f64;
-        Delays { switch_latency_s: set_call_s + mean_s, set_call_s, ..Delays::default() }
+        // A call just in time for the next instruction has not returned when that one begins.
+        let held_up_s = if silicon.transfers_wait { (set_call_s - mean_s).max(0.0) } else { 0.0 };
+        Delays { switch_latency_s: mean_s, set_call_s, held_up_s, ..Delays::default() }
     }
 }
 
@@ -130,16 +142,16 @@ impl Tables {
 pub(super) struct BestSavings {
     /// With clocks that change at once.
     pub(super) at_once: f64,
-    /// With clocks that are as late as those of the GPUs.
+    /// With clocks that are as late as those of the GPUs, and with no more changes than are allowed.
     pub(super) with_late_clocks: f64,
 }
 
-/// The saving of the best plan of any rung.
+/// The saving of the best plan of any rung that changes clocks no more often in a second.
 fn best_saving(
-    profile: &Profile,
-    waiting: &PowerByClock,
+    (profile, waiting): (&Profile, &PowerByClock),
     delays: Delays,
     max_slowdown: f64,
+    changes_per_second: f64,
 ) -> Result<f64> {
     let settings = Settings { delays, ..Settings::default() };
     let schedule = Schedule::OneForwardOneBackward;
@@ -152,11 +164,28 @@ fn best_saving(
         let default = at_highest_clocks(profile, &frontier.plan(0)?)?;
         let default = replay(profile, &default, waiting)?;
         let limit_s = (1.0 + max_slowdown) * default.iteration_time_s;
-        let plan = frontier.plan_for(Due::AtMost(limit_s))?;
-        let replayed = replay(profile, &plan, waiting)?;
-        if replayed.iteration_time_s <= limit_s * (1.0 + 1e-9) {
-            best = f64::max(best, 1.0 - replayed.iteration_energy_j / default.iteration_energy_j);
+        let mut plans = vec![frontier.plan_for(Due::AtMost(limit_s))?];
+        for place in 0..frontier.plans().len() {
+            plans.push(frontier.plan(place)?);
+        }
+        let most_changes = changes_per_second * default.iteration_time_s;
+        for plan in plans.iter().filter(|plan| most_changes_of(plan) as f64 <= most_changes) {
+            let replayed = replay(profile, plan, waiting)?;
+            if replayed.iteration_time_s <= limit_s * (1.0 + 1e-9) {
+                let saving = 1.0 - replayed.iteration_energy_j / default.iteration_energy_j;
+                best = f64::max(best, saving);
+            }
         }
     }
     Ok(best)
+}
+
+/// The changes of clocks in a step, on the stage that has most.
+fn most_changes_of(plan: &Plan) -> usize {
+    let of_stage = |stage: &StagePlan| {
+        let clocks = || stage.instructions.iter().map(|planned| planned.frequency_mhz);
+        let next = clocks().cycle().skip(1);
+        clocks().zip(next).filter(|(one, next)| one != next).count()
+    };
+    plan.stages.iter().map(of_stage).max().unwrap_or(0)
 }

@@ -21,7 +21,7 @@ use crate::report::Cell;
 /// What a driver is set to wait for a clock, unless somebody knows better: as in the shipped file.
 const SETTLE_MS: u64 = 15;
 /// As in the shipped file.
-const CHANGES_PER_SECOND: u32 = 50;
+pub(super) const CHANGES_PER_SECOND: u32 = 50;
 
 /// No tuning takes longer.
 const PATIENCE: Duration = Duration::from_secs(900);

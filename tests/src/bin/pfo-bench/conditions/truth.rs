@@ -26,8 +26,8 @@ const TURNS: [Side; 8] = [
     Side::Plan,
 ];
 
-/// Steps that a turn takes until its clocks are those of the side.
-const SETTLING_STEPS: u64 = 2;
+/// Steps that a turn takes until its clocks are those of the side, and asked for ahead.
+const SETTLING_STEPS: u64 = 4;
 
 /// No turn takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -32,7 +32,7 @@ const LEASE_S: u16 = 15;
 const CERTIFIED: &str = "node-a";
 
 pub(crate) fn job() -> Result<JobId> {
-    Ok(JobId { uid: Uid(1000), name: "pipeline".parse()? })
+    Ok(JobId { uid: Uid(1000), name: "pipeline".parse()?, run: None })
 }
 
 pub(crate) fn runtime() -> Result<Runtime> {
@@ -109,6 +109,7 @@ impl LocalJob for SimJob {
             step_ms: Some(STEP.as_millis() as u64),
             runs,
             held: None,
+            slow: Vec::new(),
         })
     }
 
@@ -116,7 +117,7 @@ impl LocalJob for SimJob {
         Some(Ok(()))
     }
 
-    async fn measure(&self, _: u64, _: u32) -> Vec<u8> {
+    async fn measure(&self, _: u64, _: u32, _: bool) -> Vec<u8> {
         Vec::new()
     }
 

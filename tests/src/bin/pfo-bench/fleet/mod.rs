@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use pfo_fleet::{PlanCut, Purpose, Run, Told};
+use pfo_fleet::{PlanCut, Purpose, Run, Terms, Told, View};
+use pfo_protocol::Pid;
 use pfo_store::{Asked, Etcd, Store};
 use pfo_tests::{EtcdCluster, EtcdSetup};
 use pfo_vocabulary::Uid;
@@ -17,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use self::agents::{Agents, STAGES, job, runtime, settings};
 use crate::Result;
 use crate::extent::Extent;
+use crate::proc_status::Process;
 use crate::report::{Cell, Report};
 use crate::samples::Samples;
 
@@ -30,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How often an agent writes what it has measured.
 const ROUND_S: f64 = 10.0;
+
+/// Rounds of a day.
+const ROUNDS_A_DAY: f64 = 86_400.0 / ROUND_S;
 
 /// Clients that write without a pause while the leader is killed.
 const PROBES: usize = 8;
@@ -58,11 +63,19 @@ pub(crate) fn measure(nodes: Option<usize>, extent: Extent, report: &mut Report)
     };
     let nodes = (nodes.unwrap_or(extent.of(1000, 48)) / STAGES).max(1) * STAGES;
     let mut figures = Vec::from(real_agent::measure(&etcd, extent)?);
-    let began = Instant::now();
+    let own = Process(Pid(std::process::id()));
+    let (began, before) = (Instant::now(), own.memory()?);
     let agents = Agents::start(&etcd, nodes)?;
     let runtime = runtime()?;
     runtime.block_on(joined(&agents))?;
     figures.push(figure("all have joined the job", began.elapsed().as_secs_f64(), "s", Some(3.0)));
+    let grown_kib = own.memory()?.rss_kib.saturating_sub(before.rss_kib) as f64;
+    figures.push(figure(
+        "an agent's part in the job: resident",
+        grown_kib / nodes as f64,
+        "KiB",
+        None,
+    ));
     let mut swaps = true;
     for label in ["first", "second"] {
         swaps = swaps && extended(&mut figures, swap(&etcd, &agents, label), report);
@@ -110,7 +123,7 @@ async fn joined(agents: &Agents) -> Result<()> {
     let all = async {
         loop {
             let (answer, shown) = oneshot::channel();
-            agents.first().send(Asked::Show(answer)).await?;
+            agents.first().send(Asked::Show(View::Whole, answer)).await?;
             let shared = shown.await?.shared;
             if shared.is_some_and(|shared| shared.members.len() == agents.jobs.len()) {
                 return Ok(());
@@ -182,7 +195,14 @@ async fn committed(agents: &Agents, run: Run) -> Result<(u32, u64)> {
     for attempts in 1.. {
         let (answer, told) = oneshot::channel();
         let (run, purpose) = (Some(run.clone()), Purpose::Swap);
-        let asked = Asked::Run { run, by_uid: Uid(1000), purpose, holder: None, answer };
+        let asked = Asked::Run {
+            run,
+            by_uid: Uid(1000),
+            purpose,
+            terms: Terms::default(),
+            holder: None,
+            answer,
+        };
         agents.first().send(asked).await?;
         match told.await? {
             Told::Committed { step, .. } => return Ok((attempts, step)),
@@ -193,20 +213,29 @@ async fn committed(agents: &Agents, run: Run) -> Result<(u32, u64)> {
     Err("no attempt is left".into())
 }
 
-/// Every agent writes what it has measured, as fast as etcd takes it.
-fn steady(etcd: &EtcdCluster, agents: &Agents, extent: Extent) -> Result<[Figure; 4]> {
+/// Every agent writes what it has measured as fast as etcd takes it, and not every 10 s: some minutes of a
+/// day in a few seconds, from which the rest of the day follows, as all of it is alike.
+fn steady(etcd: &EtcdCluster, agents: &Agents, extent: Extent) -> Result<[Figure; 5]> {
     agents.write_measured();
+    let own = Process(Pid(std::process::id()));
     let (rounds, size) = (extent.of(30, 5), etcd.size());
-    let began = Instant::now();
+    let (began, ticks) = (Instant::now(), own.cpu_ticks()?);
     (0..rounds).for_each(|_| agents.write_measured());
     let (took_s, grown) = (began.elapsed().as_secs_f64(), etcd.size().saturating_sub(size));
+    let busy_s = own.cpu_ticks()?.saturating_sub(ticks) as f64 / 100.0;
     let (rounds, nodes) = (f64::from(rounds), agents.jobs.len() as f64);
     let per_round_mb = grown as f64 / 1e6 / rounds;
     Ok([
         figure("writes per second that agents need", nodes / ROUND_S, "/s", None),
         figure("writes per second that etcd took", nodes * rounds / took_s, "/s", None),
         figure("etcd grows in 5 min", per_round_mb * 300.0 / ROUND_S, "MB", None),
-        figure("etcd writes in a day", per_round_mb * 86_400.0 / ROUND_S / 1e3, "GB", None),
+        figure("etcd writes in a day", per_round_mb * ROUNDS_A_DAY / 1e3, "GB", None),
+        figure(
+            "an agent on a core for it in a day",
+            busy_s / nodes / rounds * ROUNDS_A_DAY,
+            "s",
+            None,
+        ),
     ])
 }
 

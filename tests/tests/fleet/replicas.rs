@@ -1,0 +1,136 @@
+//! `pfoctl tune` of a training of two replicas over four nodes: it saves what the simulator's tables say,
+//! and what the same training saves on one node.
+
+use std::collections::BTreeSet;
+
+use pfo_protocol::{AgentRequest, AgentResponse, SweepState, SweepStatus};
+use pfo_tests::{Identity, Node, kept_plan, true_profile, wait};
+
+use super::cluster::{JOB, NODES, PATIENCE, STAGES};
+use super::measured;
+use super::possible::{P2P_POWER, is_quiet, number, possible_saving};
+use super::staged::{MICROBATCHES, TIME_SCALE};
+use super::trained::{REPLICAS, Trained};
+
+#[test]
+fn replicas_over_four_nodes_save_what_is_possible_and_are_measured_as_a_job_of_one_node() {
+    const MAX_SLOWDOWN: f64 = 0.04;
+    let Some(mut trained) = Trained::over_nodes() else { return };
+    let csv = true_profile(TIME_SCALE);
+    let file = trained.nodes[1].plan_file("profile.csv", csv.as_bytes());
+    let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
+    let given = ["--profile", &file, "--microbatches", &microbatches, "--p2p-power", &power];
+    let plans = trained.nodes[1].directory().join("plans");
+    std::fs::create_dir(&plans).unwrap();
+    let plan = plans.join("kept.json").display().to_string();
+    let plans = plans.display().to_string();
+    let kept_within = ["--max-slowdown", "4%", "--output", &plan];
+    let report = trained.tune(1, &[&given[..], &kept_within].concat());
+    let kept = kept_plan(&report);
+    assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
+    let possible = possible_saving(&csv, REPLICAS, &report);
+    let saving = &kept["saving"];
+    // On a busy machine clocks come late, and save less.
+    assert!(number(&saving["low"]) > 0.0, "{report}");
+    assert!(number(&saving["low"]) < possible + 0.01, "not {possible}: {report}");
+    assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
+    trained.assert_all_run(&report["kept"]["label"]);
+    // Nothing but what is asked for below changes the job.
+    let off = trained.nodes[2].pfoctl(&Identity::own(), &["plan", "guard", JOB, "--off"]);
+    assert_eq!(off.code, Some(0), "{off:?}");
+    trained.assert_all_run(&report["kept"]["label"]);
+    measured::p2p_power(&trained, P2P_POWER.0);
+    measured::calibration_is_refused(&trained, &file);
+    sweep_while_a_node_leaves(&mut trained);
+    measured::samples(&trained);
+    measured::perseus(&trained, &plans);
+    measured::power_limits(&trained);
+    trained.training.stop();
+}
+
+/// The sweep of the job, at the node that was asked for it.
+fn swept(node: &Node) -> Option<SweepStatus> {
+    let Ok(AgentResponse::Sweeps(sweeps)) = node.agent_control().ask_agent(AgentRequest::Sweeps)
+    else {
+        return None;
+    };
+    sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB)
+}
+
+fn until_swept(node: &Node, what: &str, so: impl Fn(&SweepStatus) -> bool) -> SweepStatus {
+    let seen = wait::until_within(PATIENCE, || match swept(node) {
+        Some(sweep) if so(&sweep) => Ok(sweep),
+        other => Err(format!("{other:?}")),
+    });
+    seen.unwrap_or_else(|sweep| panic!("never so: {what}: {sweep}"))
+}
+
+/// A sweep for a profile waits while a node is away, says for which one, and loses nothing.
+fn sweep_while_a_node_leaves(trained: &mut Trained) {
+    const AWAY: usize = 2;
+    let user = Identity::own();
+    let sweep = ["profile", "start", JOB, "--steps", "2", "--stride", "350", "--min-mhz", "600"];
+    let _ = trained.nodes[0].pfoctl(&user, &sweep).printed();
+    let before = until_swept(&trained.nodes[0], "a clock is measured", |sweep| sweep.measured > 0);
+    trained.nodes[AWAY].kill_agent();
+    let waits = until_swept(&trained.nodes[0], "it waits for a node", |sweep| match &sweep.state {
+        SweepState::Waiting { why } => why.contains(NODES[AWAY]),
+        _ => false,
+    });
+    assert!(waits.measured >= before.measured, "{before:?}, then {waits:?}");
+    let status = trained.nodes[0].pfoctl(&user, &["profile", "status"]).printed();
+    assert!(status.contains(NODES[AWAY]), "{status}");
+    trained.nodes[AWAY].start_agent();
+    let is_over = |sweep: &SweepStatus| matches!(sweep.state, SweepState::Ended(_));
+    let ended = until_swept(&trained.nodes[0], "it goes on to its end", is_over);
+    assert!(ended.measured > waits.measured, "{waits:?}, then {ended:?}");
+    let rows = profile_rows(&trained.nodes[0]);
+    let clocks: BTreeSet<_> = rows.iter().map(|row| row[2].clone()).collect();
+    assert_eq!(clocks.len(), ended.measured as usize, "{rows:?}");
+}
+
+/// The fields of each row of the stored profile.
+fn profile_rows(node: &Node) -> Vec<Vec<String>> {
+    let csv = node.pfoctl(&Identity::own(), &["profile", "export", JOB]).printed();
+    let fields = |row: &str| row.split(',').map(str::to_owned).collect::<Vec<_>>();
+    csv.lines().skip(1).map(fields).collect()
+}
+
+#[test]
+fn replicas_over_four_nodes_save_as_much_as_on_one_tuned_with_one_command() {
+    let Some(trained) = Trained::over_nodes() else { return };
+    let tune = |node: usize| {
+        move |trained: &Trained| {
+            let short = ["--max-slowdown", "50%", "--sweep-stride", "350", "--sweep-steps", "3"];
+            let report = trained.tune(node, &short);
+            assert_eq!(report["profile_origin"], "measured", "{report}");
+            let power_w = number(&report["p2p_power"]["watts"]);
+            assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{report}");
+            assert!(number(&kept_plan(&report)["saving"]["low"]) > 0.0, "{report}");
+            assert_replicas_shared_the_clocks(&profile_rows(&trained.nodes[node]));
+            report
+        }
+    };
+    let (over_nodes, report) = trained.saved_by(tune(3));
+    let (on_one, other) = Trained::on_one_node().saved_by(tune(0));
+    let apart = if is_quiet() { 0.005 } else { 0.06 };
+    assert!(
+        (over_nodes - on_one).abs() <= apart,
+        "{over_nodes} saved over nodes, {on_one} on one: {report}, {other}"
+    );
+}
+
+/// All replicas have measured the first clock, and another one for each of them came next.
+fn assert_replicas_shared_the_clocks(rows: &[Vec<String>]) {
+    let has = |stage: u32| rows.iter().any(|row| row[0] == stage.to_string());
+    assert!((0..STAGES).all(has), "{rows:?}");
+    let mut clocks: Vec<u32> = rows.iter().map(|row| row[2].parse().unwrap()).collect();
+    clocks.dedup();
+    let replicas = |mhz: &u32| {
+        let own = rows.iter().filter(|row| row[2] == mhz.to_string());
+        own.map(|row| row[9].clone()).collect::<BTreeSet<_>>()
+    };
+    let of_each: Vec<_> = clocks.iter().map(replicas).collect();
+    assert_eq!(of_each[0].len(), REPLICAS, "{rows:?}");
+    assert!(of_each[1].len() == 1 && of_each[1] != of_each[2], "{rows:?}");
+}

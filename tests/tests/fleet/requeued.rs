@@ -1,0 +1,33 @@
+//! A job that its scheduler has requeued: the same name and nodes, and another run.
+
+use pfo_tests::{Identity, Setup, wait};
+
+use super::cluster::{JOB, NODES, PATIENCE};
+use super::staged::{Staged, frontier};
+
+#[test]
+fn a_requeued_job_shares_no_swap_with_its_former_self_and_changes_as_a_whole() {
+    let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
+    let swap = |staged: &Staged, node: usize, to: &str| {
+        let swap = ["plan", "swap", JOB, to, "--wait", "--json"];
+        staged.nodes[node].pfoctl(&Identity::own(), &swap).json()
+    };
+    let [_, own] = frontier(&staged.nodes[1], "1.15x");
+    for (number, to) in (1..).zip([&*own, "--default-clocks", &*own]) {
+        assert_eq!(swap(&staged, 1, to)["number"], number);
+    }
+    staged.assert_all_run("own.json");
+
+    // The nodes go on with what they ran, and know of no swap.
+    let staged = staged.requeued();
+    (0..NODES.len()).for_each(|node| assert_eq!(staged.whole(node).swap, None));
+    staged.assert_all_run("own.json");
+    assert_eq!(swap(&staged, 2, "--default-clocks")["number"], 1);
+    for node in &staged.nodes {
+        let runs = || node.job(JOB).plan.map(|plan| plan.label);
+        wait::until_within(PATIENCE, || runs().map_or(Ok(()), Err)).unwrap();
+    }
+    assert_eq!(swap(&staged, 3, &own)["number"], 2);
+    staged.assert_all_run("own.json");
+    staged.training.stop();
+}

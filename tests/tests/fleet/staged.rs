@@ -1,0 +1,125 @@
+//! A training whose stages are on a node each.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use pfo_protocol::FleetJob;
+use pfo_tests::programs::program;
+use pfo_tests::{EtcdCluster, EtcdSetup, Identity, Node, Ran, Setup, Training, true_profile, wait};
+use serde_json::Value;
+
+use super::cluster::{JOB, NODES, PATIENCE, start_node_with};
+
+pub(crate) const MICROBATCHES: u32 = 4;
+pub(crate) const TIME_SCALE: &str = "0.05";
+
+/// A training whose stages are on a node each.
+pub(crate) struct Staged {
+    pub(crate) training: Training,
+    pub(crate) nodes: Vec<Node>,
+    _store: EtcdCluster,
+}
+
+impl Staged {
+    /// With a set-up of each node, by its number. None, which is said, where etcd is not installed.
+    pub(crate) fn start_with(setup: impl Fn(usize) -> Setup) -> Option<Self> {
+        let store = EtcdCluster::start(&EtcdSetup::default())?;
+        let nodes = NODES.iter().enumerate();
+        let nodes: Vec<_> = nodes
+            .map(|(number, name)| start_node_with(&setup(number), name, &store, None))
+            .collect();
+        let training = train(&nodes, 0);
+        Some(Self { training, nodes, _store: store })
+    }
+
+    /// The same after its scheduler has requeued the training.
+    pub(crate) fn requeued(self) -> Self {
+        self.training.stop();
+        Self { training: train(&self.nodes, 1), ..self }
+    }
+
+    /// The whole job as a node sees it.
+    pub(crate) fn whole(&self, node: usize) -> FleetJob {
+        self.nodes[node].find_watched(JOB).and_then(|job| job.fleet).unwrap()
+    }
+
+    /// Tunes, asked on some node; returns the report of what was kept.
+    pub(crate) fn tune(&self, node: usize, arguments: &[&str]) -> Value {
+        tune(&self.nodes[node], arguments)
+    }
+
+    /// Every node runs a plan, and the same one.
+    pub(crate) fn assert_all_run(&self, label: &str) {
+        self.until_all_run(|run| run == label);
+    }
+
+    /// Waits until every node runs such a plan.
+    pub(crate) fn until_all_run(&self, is_so: impl Fn(&str) -> bool) {
+        until_nodes_run(&self.nodes, is_so);
+    }
+}
+
+/// Starts the training after `runs_before` restarts by its scheduler, and waits until every node has the
+/// whole job.
+fn train(nodes: &[Node], runs_before: usize) -> Training {
+    let paths = |of: &dyn Fn(&Node) -> PathBuf| {
+        let paths = nodes.iter().map(|node| of(node).display().to_string());
+        paths.collect::<Vec<_>>().join(",")
+    };
+    let state = paths(&|node| node.machine.state().to_owned());
+    let (socket, microbatches) = (paths(&Node::socket), MICROBATCHES.to_string());
+    let options = ["--state", &state, "--socket", &socket, "--time-scale", TIME_SCALE];
+    let options = [&options[..], &["--microbatches", &microbatches]].concat();
+    let restarts = runs_before.to_string();
+    let environment = [("SLURM_JOB_ID", "77"), ("SLURM_RESTART_COUNT", &*restarts)];
+    let user = Identity::own();
+    // Each has a log of its own.
+    let at = &nodes[runs_before % nodes.len()];
+    let training = Training::start_in(at, JOB, &user, (0, &environment), &options);
+    for node in nodes {
+        wait::until_within(PATIENCE, || {
+            let job = node.find_watched(JOB).and_then(|job| job.fleet).ok_or_else(String::new)?;
+            let is_there = job.nodes.len() == NODES.len() && job.problem.is_none();
+            let steps = node.job(JOB).ranks.iter().all(|rank| rank.step >= Some(1));
+            if is_there && steps { Ok(()) } else { Err(format!("{job:?}")) }
+        })
+        .unwrap_or_else(|job| panic!("a node does not have the whole job: {job}"));
+    }
+    training
+}
+
+/// The frontier of the training, and a plan of it that is slower than the fastest one, as files of a node.
+pub(crate) fn frontier(node: &Node, slower: &str) -> [String; 2] {
+    let run = |command: &mut Command| drop(Ran::from(command.output().unwrap()).printed());
+    let profile = node.plan_file("profile.csv", true_profile(TIME_SCALE).as_bytes());
+    let in_directory = |name: &str| node.directory().join(name).display().to_string();
+    let (frontier, own) = (in_directory("f.frontier"), in_directory("own.json"));
+    let microbatches = MICROBATCHES.to_string();
+    let mut optimize = Command::new(program("pfoctl"));
+    optimize.args(["plan", "optimize", &profile, "--microbatches", &microbatches]);
+    run(optimize.args(["--p2p-power", "70", "-o", &frontier]));
+    let mut export = Command::new(program("pfoctl"));
+    run(export.args(["plan", "export", &frontier, "--deadline", slower, "-o", &own]));
+    [frontier, own]
+}
+
+/// Tunes the training, asked on a node; returns the report of what was kept.
+pub(crate) fn tune(node: &Node, arguments: &[&str]) -> Value {
+    let tune = [&["tune", JOB, "--rounds", "2", "--json"], arguments].concat();
+    let ran = node.pfoctl(&Identity::own(), &tune);
+    // On a busy machine step times may scatter too much for certainty.
+    assert!(matches!(ran.code, Some(0 | 6)), "{ran:?}");
+    ran.json()
+}
+
+/// Waits until each of the nodes runs such a plan.
+pub(crate) fn until_nodes_run(nodes: &[Node], is_so: impl Fn(&str) -> bool) {
+    for node in nodes {
+        let runs = || node.job(JOB).plan.map(|plan| plan.label);
+        let run = wait::until_within(PATIENCE, || match runs() {
+            Some(run) if is_so(&run) => Ok(()),
+            other => Err(other),
+        });
+        run.unwrap_or_else(|other| panic!("a node runs {other:?}"));
+    }
+}

@@ -6,13 +6,18 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 CARGO_BUILD := cargo build
+BUILT := target/release
 # Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
 WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
+# Most tests wait for what other processes do, so more of them than cores run at a time.
+WAITING := env RUST_TEST_THREADS=4
 .PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test test-python \
-	test-frameworks wheel lint-packages test-booted fuzz soak schedules lint bench bench-short audit clean
+	test-frameworks test-frameworks-matrix wheel wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel \
+	reference repository reproducible lint-packages test-packages test-booted fuzz soak schedules lint bench bench-short \
+	audit clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 setup: ## Install what building and testing require (with sudo where that takes root)
 	@scripts/setup
@@ -20,22 +25,24 @@ setup: ## Install what building and testing require (with sudo where that takes 
 build: programs pages ## Build the release programs, libpfo, manual pages and completions
 	$(CARGO_BUILD) --release --lib -p pfo-shim
 
+# What prints the pages of the daemons is optimised for nobody.
 pages: programs
 	rm -rf target/pages
-	cargo run --release --quiet -p pfod --example manual target/pages/man
-	cargo run --release --quiet -p pfo-agent --example agent-manual target/pages/man
-	target/release/pfoctl generate man target/pages/man
-	target/release/pfoctl generate completions target/pages/completions
+	cargo build --quiet -p pfod --example manual -p pfo-agent --example agent-manual
+	target/debug/examples/manual target/pages/man
+	target/debug/examples/agent-manual target/pages/man
+	$(BUILT)/pfoctl generate man target/pages/man
+	$(BUILT)/pfoctl generate completions target/pages/completions
 	sed 's|@version@|$(VERSION)|' packaging/manual/pfo.7 > target/pages/man/pfo.7
 
 programs: setup
 	$(CARGO_BUILD) --release -p pfod -p pfo-agent -p pfoctl -p pfo-sim
 
 install: ## Install what `make build` built, under PREFIX (and DESTDIR)
-	install -D -s -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
-	install -D -s -m 755 target/release/pfo-agent $(DESTDIR)$(PREFIX)/sbin/pfo-agent
-	install -D -s -m 755 target/release/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
-	install -D -s -m 644 target/release/libpfo.so $(DESTDIR)$(LIBDIR)/libpfo.so.0
+	install -D -s -m 755 $(BUILT)/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
+	install -D -s -m 755 $(BUILT)/pfo-agent $(DESTDIR)$(PREFIX)/sbin/pfo-agent
+	install -D -s -m 755 $(BUILT)/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
+	install -D -s -m 644 $(BUILT)/libpfo.so $(DESTDIR)$(LIBDIR)/libpfo.so.0
 	ln -sf libpfo.so.0 $(DESTDIR)$(LIBDIR)/libpfo.so
 	install -D -m 644 shim/include/pfo.h $(DESTDIR)$(PREFIX)/include/pfo.h
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
@@ -72,17 +79,35 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 			install -D -m 644 $$file $(DESTDIR)/etc/pfo/$${file##*/} || exit 1; \
 	done
 
-# What is packaged carries the list of the crates that it was built from.
-deb rpm: CARGO_BUILD := cargo auditable build
+# What is packaged carries the list of the crates that it was built from, and runs with the C library of
+# RHEL 8 and whatever is newer: zig links with the symbols of old ones. It writes no build id by itself.
+GLIBC := 2.28
+TARGET := $(shell uname -m)-unknown-linux-gnu
+deb rpm packages-aarch64: CARGO_BUILD := env PATH="$(CURDIR)/.venv/bin:$$PATH" RUSTFLAGS=-Clink-arg=-Wl,--build-id=sha1 \
+	cargo auditable zigbuild --target $(TARGET).$(GLIBC)
+deb rpm packages-aarch64: BUILT := target/$(TARGET)/release
 
 package-tools:
 	@scripts/setup --packages
+	@scripts/setup --wheel
 
-deb: package-tools build ## Build Debian packages, into target/debian
-	@scripts/package-deb
+deb: package-tools build wheel ## Build Debian packages, into target/debian
+	@scripts/package-deb $(TARGET)
 
-rpm: package-tools build ## Build rpm packages, into target/rpm
-	@scripts/package-rpm
+rpm: package-tools build wheel ## Build rpm packages, into target/rpm
+	@scripts/package-rpm $(TARGET)
+
+packages-aarch64: package-tools pages ## Build the packages for aarch64 as well, and run them emulated, as root (takes minutes)
+	@scripts/setup --booted
+	GLIBC=$(GLIBC) scripts/build-packages-aarch64
+	scripts/check-packages-aarch64
+
+repository: deb rpm ## Make a signed repository for apt and dnf of the packages, with KEY=FINGERPRINT of gpg
+	@scripts/setup --repository
+	@scripts/package-repository $(KEY)
+
+reproducible: ## Build the packages of the last commit twice, and compare them (takes half an hour)
+	@scripts/check-reproducible
 
 demo: programs ## Watch four simulated GPUs save energy (takes a minute)
 	@demo/run
@@ -92,7 +117,7 @@ demo-fleet: programs ## Watch a pipeline over four simulated nodes be tuned (tak
 
 test: setup ## Run every test
 	cargo build --workspace --all-targets
-	$(WITH_SIGNALS) cargo test --workspace
+	$(WITH_SIGNALS) $(WAITING) cargo test --workspace
 	@$(MAKE) --no-print-directory test-python
 
 test-python: setup ## Test the Python package (part of `make test`)
@@ -100,25 +125,60 @@ test-python: setup ## Test the Python package (part of `make test`)
 	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --quiet -m shim/python/Cargo.toml
 	cd shim/python && $(CURDIR)/.venv/bin/mypy && \
 		$(CURDIR)/.venv/bin/stubtest --allowlist stubtest-allowlist --mypy-config-file pyproject.toml pfo_gpu
+	cd playground && $(CURDIR)/.venv/bin/python -m mypy --strict -p pfo_gpu_playground
+	@$(MAKE) --no-print-directory reference
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/.venv/bin/pytest -q
 
-test-frameworks: wheel ## Test the wheel with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
+test-frameworks: setup ## Test the Python package with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
 	@scripts/setup --frameworks
 	cargo build --workspace
+	.venv/bin/maturin build --quiet -m shim/python/Cargo.toml -o target/frameworks/wheels
 	target/frameworks/bin/pip install --quiet --no-index --no-deps --force-reinstall \
-		--find-links target/wheels pfo-gpu
+		--find-links target/frameworks/wheels pfo-gpu
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/target/frameworks/bin/pytest -q tests/frameworks
 
-wheel: setup ## Build the Python package as a wheel, into target/wheels
-	.venv/bin/maturin build -m shim/python/Cargo.toml
+test-frameworks-matrix: wheel ## Test the wheel with the two newest releases of every framework (installs 12 GB)
+	cargo build --workspace
+	$(WITH_SIGNALS) scripts/frameworks-matrix
+
+wheel: setup ## Build the wheel (manylinux_2_17, CPython 3.9 and later) and the sdist, into target/wheels
+	@scripts/setup --wheel
+	@scripts/build-wheel
+
+wheel-aarch64: setup ## Build the wheel for aarch64, with Rust from Debian unstable, as root (takes minutes)
+	@scripts/setup --wheel
+	@scripts/setup --booted
+	@scripts/build-wheel-aarch64
+
+check-wheel: wheel ## Check the wheel and the sdist: tags, stable ABI, metadata, installation without Rust
+	@scripts/check-wheel
+
+playground-wheel: wheel ## Build the wheel of the playground, with the programs (takes minutes)
+	@scripts/build-playground
+
+try-playground: playground-wheel ## Install both wheels as a new user does, and play (takes minutes)
+	@scripts/try-playground
+
+test-wheel: playground-wheel ## Install both wheels in Debian 11, 12 and 13, and play there, as root
+	@scripts/setup --booted
+	@scripts/check-wheel-on-debian
+
+reference: ## Build the reference and tutorial of the Python package, into target/reference
+	.venv/bin/python -m sphinx -q -W --keep-going -d target/reference-state shim/python/docs target/reference
 
 lint-packages: deb rpm ## Check the files, manual pages and dependencies of the packages, with lintian, rpmlint and mandoc
 	@scripts/setup --booted
 	scripts/check-packages
+	scripts/check-wheel
+
+test-packages: deb ## Install the packages in Debian 11, and run their programs there, as root
+	@scripts/setup --booted
+	@scripts/check-packages-on-debian
 
 test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	@scripts/setup --booted
 	scripts/check-packages
+	scripts/check-wheel
 	cargo build --workspace --all-targets
 	$(WITH_SIGNALS) cargo test -p pfo-tests --test 'booted*' -- --ignored
 
@@ -147,13 +207,13 @@ lint: ## Check format, lints, documentation, dependencies, budgets and the units
 	scripts/check-docs
 	.venv/bin/python scripts/check-manifests
 
-bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
+bench: programs wheel ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
 	@scripts/setup --bench
 	@tests/bench/build-before
 	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
-bench-short: programs ## Run every part of the measurements once, briefly
+bench-short: programs wheel ## Run every part of the measurements once, briefly
 	@scripts/setup --bench
 	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench -- --short

@@ -14,7 +14,8 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; else bold='' plain=''; fi
+step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 say() { printf '  %s\n' "$*"; }
 
 # Prints the name of a user or group, or the number of one without a name: name -un, name -gn nobody.

@@ -41,7 +41,7 @@ static int check(int val, const char *plan, int remote)
 static struct spank_option option = {
     .name = OPTION,
     .arginfo = "PLAN|" AUTO,
-    .usage = "Begin at pfo's plan in the file PLAN, or at the one that pfo knows (" AUTO ")",
+    .usage = "Begin at pfo's plan in the file PLAN, or at the one that is kept for the job (" AUTO ")",
     .has_arg = 1,
     .cb = check,
 };

@@ -162,12 +162,10 @@ impl Job {
         at: Option<u64>,
     ) -> Result<Arc<Swap>, Refusal> {
         self.check_steps_known(members)?;
-        let under_way = members.plans.under_way().cloned();
-        if let Some(last) = under_way.as_deref()
-            && !last.is_replaceable()
-        {
+        if let Some(last) = members.plans.half_done() {
             return Err(self.taking_place(last));
         }
+        let under_way = members.plans.under_way().cloned();
         // Ranks may have joined since the plan was checked.
         plan.as_deref().map_or(Ok(()), |plan| members.check(plan))?;
         let number = members.plans.newest_number().saturating_add(1);

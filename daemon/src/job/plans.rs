@@ -83,6 +83,11 @@ impl Plans {
         self.swaps.back().filter(|swap| !swap.is_complete())
     }
 
+    /// The newest swap, if some ranks have changed, or are about to, and others not yet.
+    pub(crate) fn half_done(&self) -> Option<&Arc<Swap>> {
+        self.under_way().filter(|swap| !swap.is_replaceable())
+    }
+
     /// Makes a swap the newest one. With `replaces_newest` no rank has taken the newest one up so
     /// far.
     pub(crate) fn push(&mut self, swap: Arc<Swap>, replaces_newest: bool) {

@@ -79,6 +79,10 @@ pub(crate) async fn run(
     };
     // A GPU without a counter never has a reading.
     let _ = timeout(READY_TIMEOUT, ready).await;
+    // Such as the return from an earlier trial to default clocks.
+    while hold.job().members().plans.half_done().is_some() {
+        sleep(POLL).await;
+    }
     let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(hold.job()), hold.by());
     let trial = blocking(move || begin(&jobs, &job, by, ranks, run, length)).await??;
     while !trial.is_complete() {

@@ -117,7 +117,7 @@ demo-fleet: programs ## Watch a pipeline over four simulated nodes be tuned (tak
 
 test: setup ## Run every test
 	cargo build --workspace --all-targets
-	$(WITH_SIGNALS) $(WAITING) cargo test --workspace
+	$(WITH_SIGNALS) $(WAITING) cargo test --workspace --no-fail-fast
 	@$(MAKE) --no-print-directory test-python
 
 test-python: setup ## Test the Python package (part of `make test`)

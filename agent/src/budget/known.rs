@@ -145,6 +145,11 @@ impl Known {
         self.running
     }
 
+    /// Whether all ranks run its own, and no swap is under way from that.
+    pub(super) fn is_given_back(&self) -> bool {
+        (self.newest, self.running) == (Some(OWN), Some(OWN))
+    }
+
     /// Whether a budget has it run something else than its own.
     pub(super) fn is_slowed(&self) -> bool {
         self.ordered.iter().any(|ordered| ordered.tag != OWN)
@@ -283,6 +288,20 @@ mod tests {
         assert!(!known.is_due(3) && known.is_due(4) && known.is_due(OWN));
         known.look(&job(None));
         assert!(known.is_due(3) && known.own.is_some());
+    }
+
+    #[test]
+    fn a_job_that_is_about_to_be_slowed_down_is_not_given_back() {
+        let mut known = Known::default();
+        known.look(&job(None));
+        known.own = Some(own(None));
+        assert!(known.is_given_back());
+        known.order(ordered("f in budget 3", 3));
+        let mut in_a_swap = job(Some((1, "f in budget 3")));
+        in_a_swap.swap += 1;
+        known.look(&in_a_swap);
+        assert!(known.running() == Some(OWN) && !known.is_given_back());
+        assert!(known.is_due(OWN));
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl Budgets {
             if job.measured_by.is_none() {
                 known.look(job);
             }
-            if known.is_slowed() && known.running() != Some(OWN) {
+            if known.is_slowed() && !known.is_given_back() {
                 changes.insert(key.clone(), OWN);
                 return true;
             }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod by_clock;
 mod choices;
 mod error;
 mod excerpt;
@@ -60,7 +61,7 @@ pub use replay::timeline::{Span, Timeline};
 pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::name::{Schedule, UnknownSchedule};
 pub use schedule::settings::Settings;
-pub use step::delays::Delays;
+pub use step::delays::{Delays, LatencyByClock};
 pub use step::dependencies::{Dependency, StageUnit};
 pub use step::order::{Order, StageOrder};
 pub use step::overlap::OverlappedForward;

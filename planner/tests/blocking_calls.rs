@@ -13,8 +13,9 @@ use proptest::prelude::*;
 const P2P: Watts = Watts(80.0);
 
 /// Seconds of a set call and of the whole latency: 8 and 23 ms, as the simulator's driver.
-const CALL: Delays =
-    Delays { transfer_time_s: 0.0, switch_latency_s: 0.023, set_call_s: 0.008, held_up_s: 0.0 };
+fn call() -> Delays {
+    Delays { switch_latency_s: 0.023, set_call_s: 0.008, ..Delays::default() }
+}
 
 /// Stages of forwards and backwards that take these seconds at 1400 MHz.
 fn profile(stages: &[[f64; 2]]) -> Profile {
@@ -64,14 +65,13 @@ fn assert_happens(profile: &Profile, plan: &Plan) -> Result<Replay, TestCaseErro
 /// Any of them may be none, and a call may block for longer than until the clock is in force.
 fn delays() -> impl Strategy<Value = Delays> {
     let none_or = |most_s| prop_oneof![1 => Just(0.0), 3 => 0.0..most_s];
-    (none_or(0.08), none_or(0.08), none_or(0.02)).prop_map(
-        |(switch_latency_s, set_call_s, held_up_s)| Delays {
-            switch_latency_s,
-            set_call_s,
-            held_up_s,
-            ..Delays::default()
-        },
-    )
+    let by_clock = prop::collection::vec((600_u32..1500, 0.0..0.08), 2..5);
+    let delays = (none_or(0.08), none_or(0.08), none_or(0.02), prop::option::of(by_clock));
+    delays.prop_map(|(switch_latency_s, set_call_s, held_up_s, by_clock)| {
+        let delays = Delays { switch_latency_s, set_call_s, held_up_s, ..Delays::default() };
+        let by_clock = by_clock.unwrap_or_default();
+        delays.with_latency_by_clock(by_clock.into_iter().map(|(mhz, s)| (Mhz(mhz), s)).collect())
+    })
 }
 
 proptest! {
@@ -141,7 +141,7 @@ proptest! {
         lowest_w in 20.0_f64..100.0,
     ) {
         let profile = profile(&stages);
-        let pipeline = pipeline(&profile, microbatches, CALL);
+        let pipeline = pipeline(&profile, microbatches, call());
         let plan = Policy::AllMax.outcome(&pipeline, P2P, &|_| {}).unwrap().plans.remove(0);
         let power = PowerByClock::new([(Mhz(210), Watts(lowest_w)), (Mhz(1400), P2P)]).unwrap();
         let without = replay(&profile, &plan, &power).unwrap();
@@ -165,7 +165,7 @@ proptest! {
         microbatches in 2_u32..5,
     ) {
         let profile = profile(&stages);
-        let frontier = frontier(&profile, microbatches, CALL, 20);
+        let frontier = frontier(&profile, microbatches, call(), 20);
         for place in 0..frontier.plans().len() {
             let plan = frontier.plan(place).unwrap();
             let replayed = assert_happens(&profile, &plan)?;
@@ -181,7 +181,7 @@ fn short() -> Profile {
 
 /// Seconds of a step, at the highest clocks and by a plan, on a driver that takes its time.
 fn happening_s(profile: &Profile, plan: &Plan) -> [f64; 2] {
-    let late = Plan { delays: CALL, ..plan.clone() };
+    let late = Plan { delays: call(), ..plan.clone() };
     [at_highest_clocks(profile, &late).unwrap(), late]
         .map(|plan| run(profile, &plan, &P2P.into()).time_s)
 }
@@ -194,7 +194,7 @@ fn plans_for_instructions_shorter_than_the_latency_keep_their_clocks() {
     let [highest_s, surprised_s] = happening_s(&profile, &fastest);
     assert!(surprised_s > 1.05 * highest_s, "{surprised_s} s is no surprise");
 
-    let frontier = frontier(&profile, 12, CALL, 80);
+    let frontier = frontier(&profile, 12, call(), 80);
     for factor in [1.0, 1.02, 1.05, 1.1] {
         let plan = frontier.plan(frontier.pick(Deadline::Factor(factor)).unwrap()).unwrap();
         let [_, plan_s] = happening_s(&profile, &plan);
@@ -213,11 +213,11 @@ fn plans_for_instructions_shorter_than_the_latency_keep_their_clocks() {
 #[test]
 fn a_change_that_saves_less_than_it_costs_is_not_made() {
     let profile = profile(&[[0.02, 0.04], [0.022, 0.044], [0.019, 0.038], [0.025, 0.05]]);
-    let free = Delays { set_call_s: 0.0, ..CALL };
-    let [free, costly] = [free, CALL].map(|delays| {
+    let free = Delays { set_call_s: 0.0, ..call() };
+    let [free, costly] = [free, call()].map(|delays| {
         let frontier = frontier(&profile, 8, delays, 20);
         let plan = frontier.plan(frontier.pick(Deadline::Fastest).unwrap()).unwrap();
-        let late = Plan { delays: CALL, ..plan };
+        let late = Plan { delays: call(), ..plan };
         replay(&profile, &late, P2P).unwrap()
     });
     assert!(costly.clock_changes < free.clock_changes, "{free:?}\n{costly:?}");
@@ -227,7 +227,7 @@ fn a_change_that_saves_less_than_it_costs_is_not_made() {
 #[test]
 fn a_frontier_with_clocks_for_waits_is_what_happens_and_no_worse_than_clocks_added_afterwards() {
     let profile = profile(&[[0.05, 0.1], [0.06, 0.12], [0.055, 0.11], [0.07, 0.14]]);
-    let pipeline = pipeline(&profile, 6, CALL);
+    let pipeline = pipeline(&profile, 6, call());
     let power: PowerByClock = "210:30,1400:80".parse().unwrap();
     let options = Options { plans: 80, spread: Spread::Useful };
     let per = ClockPer::Instruction;
@@ -241,7 +241,7 @@ fn a_frontier_with_clocks_for_waits_is_what_happens_and_no_worse_than_clocks_add
         assert_eq!(point.iteration_energy_j, replayed.iteration_energy_j);
         assert!(!plan.waits.is_empty());
     }
-    let without = frontier(&profile, 6, CALL, 40);
+    let without = frontier(&profile, 6, call(), 40);
     for place in 0..without.plans().len() {
         let added = without.plan(place).unwrap().with_waits(&profile, &power).unwrap();
         let added = added.predicted.unwrap();
@@ -256,7 +256,7 @@ fn a_frontier_with_clocks_for_waits_is_what_happens_and_no_worse_than_clocks_add
 #[test]
 fn where_waiting_draws_the_same_at_every_clock_no_wait_has_one_of_its_own() {
     let profile = profile(&[[0.05, 0.1], [0.06, 0.12]]);
-    let pipeline = pipeline(&profile, 3, CALL);
+    let pipeline = pipeline(&profile, 3, call());
     let options = Options { plans: 10, spread: Spread::Useful };
     let per = ClockPer::Instruction;
     let flat = Frontier::for_waiting(per, &pipeline, P2P, options, &|_| {}).unwrap();
@@ -269,7 +269,7 @@ fn where_waiting_draws_the_same_at_every_clock_no_wait_has_one_of_its_own() {
     }
     // The searches start from what their threads have found, in any order.
     let fastest_s = |frontier: &Frontier| frontier.points().next().unwrap().iteration_time_s;
-    let without = frontier(&profile, 3, CALL, 10);
+    let without = frontier(&profile, 3, call(), 10);
     assert!((fastest_s(&flat) / fastest_s(&without) - 1.0).abs() < 0.01);
 }
 

@@ -1,7 +1,9 @@
 //! The arguments that describe the pipeline to plan for, beside its profile.
 
 use clap::Args;
-use pfo_planner::{Delays, Instruction, Order, Pipeline, Profile, Schedule, Settings};
+use pfo_planner::{
+    Delays, Instruction, LatencyByClock, Order, Pipeline, Profile, Schedule, Settings,
+};
 
 use super::file;
 use crate::failure::Failure;
@@ -117,6 +119,10 @@ impl ScheduleArguments {
         Delays {
             transfer_time_s: seconds(self.transfer_ms, known.transfer_time_s),
             switch_latency_s: seconds(self.switch_latency_ms, known.switch_latency_s),
+            latency_by_clock: match self.switch_latency_ms {
+                Some(_) => LatencyByClock::default(),
+                None => known.latency_by_clock,
+            },
             set_call_s: seconds(self.set_call_ms, known.set_call_s),
             held_up_s: seconds(self.held_up_ms, known.held_up_s),
         }

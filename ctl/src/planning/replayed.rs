@@ -1,7 +1,7 @@
 //! The arguments of a replay, beside the plan and the profile.
 
 use clap::Args;
-use pfo_planner::{Combine, Noise, Plan, Schedule};
+use pfo_planner::{Combine, LatencyByClock, Noise, Plan, Schedule};
 
 use super::measured::Measured;
 use crate::failure::Failure;
@@ -47,6 +47,7 @@ impl ReplayArguments {
             .map_err(Failure::bad_file(plan_name))?;
         if let Some(latency_ms) = self.switch_latency_ms {
             plan.delays.switch_latency_s = latency_ms / 1e3;
+            plan.delays.latency_by_clock = LatencyByClock::default();
         }
         if let Some(call_ms) = self.set_call_ms {
             plan.delays.set_call_s = call_ms / 1e3;

@@ -1,7 +1,9 @@
 //! How late clocks are on a job, as its daemon knows it.
 
-use pfo_planner::{Delays, Profile};
-use pfo_protocol::{GpuStatus, JobStatus, RankStatus, Status};
+use std::collections::BTreeSet;
+
+use pfo_planner::{Delays, LatencyByClock, Profile};
+use pfo_protocol::{CalibratedClock, Calibration, GpuStatus, JobStatus, RankStatus, Status};
 
 use super::Tune;
 use crate::calibrate;
@@ -66,9 +68,32 @@ impl Tune {
     /// The delays with which to plan for the job.
     pub(super) fn delays(&self, daemons: &Daemons, profile: &Profile) -> Result<Delays, Error> {
         let status = daemons.pfod()?.status()?;
-        let ranks = self.of_job(&status).map_or(&[][..], |job| &job.ranks);
-        Ok(self.schedule.delays(late_clocks(of_ranks(ranks), profile)))
+        let known = match daemons.agent() {
+            Ok(mut agent) => calibrate::known(&mut agent)?,
+            Err(_) => Vec::new(),
+        };
+        let delays = self.of_job(&status).map(|job| {
+            let driver = status.daemon.driver.as_deref();
+            of_ranks(&job.ranks).with_latency_by_clock(by_clock(job, driver, &known))
+        });
+        Ok(self.schedule.delays(late_clocks(delays.unwrap_or_default(), profile)))
     }
+}
+
+/// What clocks take on the GPUs of a job, by clock: on the slowest model. None unless all were calibrated.
+fn by_clock(job: &JobStatus, driver: Option<&str>, known: &[Calibration]) -> LatencyByClock {
+    let of_model = |model: &String| {
+        let is_its = |one: &&Calibration| one.gpu_model == *model && Some(&*one.driver) == driver;
+        let own = known.iter().filter(is_its).find(|one| one.uid == Some(job.uid));
+        let found = own.or_else(|| known.iter().filter(is_its).find(|one| one.uid.is_none()))?;
+        let point = |clock: &CalibratedClock| (clock.mhz, f64::from(clock.settle_us) / 1e6);
+        Some(found.clocks.iter().map(point).collect::<LatencyByClock>())
+    };
+    let models: BTreeSet<&String> = job.ranks.iter().map(|rank| &rank.gpu_model).collect();
+    let all: Option<Vec<_>> = models.into_iter().map(of_model).collect();
+    let longest = |latency: &LatencyByClock| latency.longest_s().unwrap_or(0.0);
+    let all = all.unwrap_or_default().into_iter();
+    all.max_by(|one, other| longest(one).total_cmp(&longest(other))).unwrap_or_default()
 }
 
 /// From the call that sets a clock until it is in force, and the part of that for which the call
@@ -80,22 +105,27 @@ fn of_ranks(ranks: &[RankStatus]) -> Delays {
     Delays { switch_latency_s, set_call_s, ..Delays::default() }
 }
 
-/// What is left of these delays in plans over a profile. Where every instruction is long enough for
-/// `pfod` to ask ahead, no clock is late; and where a call returns while the next instruction runs,
-/// it is in nobody's way.
+/// What is left of these delays in plans over a profile. A clock for which `pfod` asks ahead of every
+/// instruction is not late; and where none is, and a call returns while the next instruction runs, it is in
+/// nobody's way.
 fn late_clocks(delays: Delays, profile: &Profile) -> Delays {
     let times_s = profile.rows().map(|(_, _, measured)| measured.time_s);
     let shortest_s = times_s.fold(f64::INFINITY, f64::min);
-    let asks_ahead = shortest_s >= AHEAD * delays.switch_latency_s;
-    match (asks_ahead, shortest_s >= delays.set_call_s) {
-        (true, true) => Delays::default(),
-        (true, false) => Delays { switch_latency_s: 0.0, ..delays },
-        (false, _) => delays,
+    let late_s = |latency_s| if shortest_s >= AHEAD * latency_s { 0.0 } else { latency_s };
+    let by_clock = delays.latency_by_clock.points().iter();
+    let by_clock = by_clock.map(|&(clock, latency_s)| (clock, late_s(latency_s))).collect();
+    let switch_latency_s = late_s(delays.switch_latency_s);
+    let late = Delays { switch_latency_s, ..delays }.with_latency_by_clock(by_clock);
+    match late.switch_latency_s > 0.0 || shortest_s < delays.set_call_s {
+        true => late,
+        false => Delays::default(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::Mhz;
+
     use super::*;
 
     fn profile(time_s: f64) -> Profile {
@@ -117,6 +147,17 @@ mod tests {
         let blocking = Delays { switch_latency_s: 0.0, ..delays };
         assert_eq!(late_clocks(delays, &profile(0.03)), blocking);
         assert_eq!(late_clocks(delays, &profile(0.05)), Delays::default());
+    }
+
+    #[test]
+    fn only_clocks_that_take_long_are_late() {
+        let by_clock = [(Mhz(900), 0.05), (Mhz(1200), 0.02), (Mhz(1500), 0.004)].into_iter();
+        let delays = Delays { set_call_s: 0.01, ..Delays::default() };
+        let late = late_clocks(delays.with_latency_by_clock(by_clock.collect()), &profile(0.03));
+        let expected = [(Mhz(900), 0.05), (Mhz(1200), 0.02), (Mhz(1500), 0.0)];
+        assert_eq!(late.latency_by_clock.points(), expected);
+        assert_eq!((late.switch_latency_s, late.set_call_s), (0.05, 0.01));
+        assert_eq!(late_clocks(late, &profile(0.2)), Delays::default());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The model of late clocks.
 //!
 //! The clock of an instruction is asked for when the instruction before it on its stage ends, and
-//! is in force one switching latency after the call that sets it begins. Until then the stage
+//! is in force one switching latency of that clock after the call that sets it begins, and not before
+//! the one that was set last. Until then the stage
 //! waits, which costs nothing, or computes at the clock in force: the part of an instruction that
 //! is done in that time takes the time and the energy that were measured at that clock.
 //!
@@ -28,6 +29,7 @@ use pfo_vocabulary::{Mhz, Stage};
 
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
+use crate::step::delays::Delays;
 use crate::step::network::Network;
 use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
@@ -35,10 +37,9 @@ use crate::waits::power::PowerByClock;
 /// The operations that ask for clocks, in their order on each stage.
 #[derive(Clone, Debug)]
 pub(crate) struct LateClocks {
-    latency_s: f64,
+    longest_latency_s: f64,
     set_call_s: f64,
     held_up_s: f64,
-    early_s: f64,
     /// For each operation that asks for a clock, the one before it on its stage that does.
     previous: Vec<Option<u32>>,
     next: Vec<Option<u32>>,
@@ -102,10 +103,9 @@ impl LateClocks {
     pub(crate) fn new(network: &Network) -> Self {
         let none = vec![None; network.len()];
         let mut late = Self {
-            latency_s: network.delays.switch_latency_s,
+            longest_latency_s: network.delays.switch_latency_s,
             set_call_s: network.delays.set_call_s,
             held_up_s: network.delays.held_up_s,
-            early_s: network.delays.early_s(),
             previous: none.clone(),
             next: none,
             ends: vec![None; network.len()],
@@ -151,9 +151,10 @@ impl LateClocks {
         if changes { self.held_up_s } else { 0.0 }
     }
 
-    /// The latest time at which a call begun until now has an effect.
+    /// The latest time at which a call begun until now has an effect, unless the one before it has a later
+    /// one.
     pub(crate) fn in_force_s(&self, now_s: f64) -> f64 {
-        now_s + self.latency_s
+        now_s + self.longest_latency_s
     }
 
     /// The next operation on the same stage that asks for a clock.
@@ -168,7 +169,7 @@ impl LateClocks {
 
     /// Runs an operation that starts at `start_s`, given the ends and the calls of those before it
     /// on its stage, the `clock` of every operation, that of the `wait` before this one, and the
-    /// seconds and joules that it takes `at` a clock.
+    /// seconds and joules that it takes `at` a clock, and the seconds until a clock is in force.
     pub(crate) fn run<C: Copy + PartialEq>(
         &self,
         operation: usize,
@@ -176,7 +177,7 @@ impl LateClocks {
         (end_s, calls): (&[f64], &[Call<C>]),
         clock: impl Fn(usize) -> C,
         wait: Option<C>,
-        at: impl Fn(C) -> (f64, f64),
+        (at, latency_s): (impl Fn(C) -> (f64, f64), impl Fn(C) -> f64),
     ) -> Run<C> {
         let own = clock(operation);
         let Some([first, last]) = self.ends[operation].map(|ends| ends.map(|end| end as usize))
@@ -186,18 +187,20 @@ impl LateClocks {
         let previous = self.previous(operation);
         let asked_s = previous.map_or(0.0, |previous| end_s[previous]);
         let newest = previous.map_or_else(|| Call::before(clock(last)), |before| calls[before]);
+        let own_latency_s = latency_s(own);
+        let early_s = Delays::early_s(own_latency_s);
         let lowered = wait
             .filter(|&wait| wait != own)
             .map(|wait| match wait == newest.clock {
                 true => newest,
-                false => self.call(wait, newest.free_s.max(asked_s)),
+                false => self.call(wait, newest.free_s.max(asked_s), latency_s(wait), newest),
             })
-            .filter(|lowered| lowered.in_force_s < start_s - self.early_s);
+            .filter(|lowered| lowered.in_force_s < start_s - early_s);
         let lowering = lowered.filter(|lowered| lowered.clock != newest.clock);
         let (newest, asked_s) =
-            lowered.map_or((newest, asked_s), |lowered| (lowered, start_s - self.early_s));
+            lowered.map_or((newest, asked_s), |lowered| (lowered, start_s - early_s));
         let call_s = newest.free_s.max(asked_s);
-        let call = self.call(own, call_s);
+        let call = self.call(own, call_s, own_latency_s, newest);
         let is_wanted = newest.clock != own;
 
         let in_force = |&before: &usize| calls[before].in_force_s <= start_s;
@@ -236,9 +239,10 @@ impl LateClocks {
         Run { time_s, energy_j, held_up_s, off_plan_s, is_change, is_hasty, call, lowering }
     }
 
-    /// A call at `now_s`.
-    fn call<C>(&self, clock: C, now_s: f64) -> Call<C> {
-        Call { clock, in_force_s: self.in_force_s(now_s), free_s: now_s + self.set_call_s }
+    /// A call at `now_s`, after another one.
+    fn call<C>(&self, clock: C, now_s: f64, latency_s: f64, before: Call<C>) -> Call<C> {
+        let in_force_s = f64::max(now_s + latency_s, before.in_force_s);
+        Call { clock, in_force_s, free_s: now_s + self.set_call_s }
     }
 }
 
@@ -327,7 +331,9 @@ pub(crate) fn with_late_clocks(
             (row.time_s, row.energy_j)
         };
         let wait = waits.get(&index).copied();
-        let run = late.run(index, start_s, (&end_s, &calls), |op| clocks[op], wait, at);
+        let latency_s = |clock| network.delays.latency_s(clock);
+        let costs = (at, latency_s);
+        let run = late.run(index, start_s, (&end_s, &calls), |op| clocks[op], wait, costs);
         let Run { time_s, energy_j, .. } = run;
         measured[index] = Measurement { time_s, energy_j, ..own };
         end_s[index] = start_s + time_s;

@@ -36,6 +36,8 @@ pub(crate) struct Rates {
     /// For each kind of operation and each clock, seconds and effective joules.
     at: Vec<Vec<(f64, f64)>>,
     kind_of: Vec<u16>,
+    /// For each clock, the seconds until it is in force.
+    latency_s: Vec<f64>,
     /// The cost of a change of clocks, in joules.
     change_j: f64,
     /// The additional cost of one that is asked for before the last one is in force.
@@ -71,11 +73,13 @@ impl Rates {
                 kind.extend(rows.map(|row| (row.time_s, row.energy_j - waiting_w * row.time_s)));
             }
         }
-        let Delays { set_call_s, switch_latency_s, .. } = pipeline.network().delays;
+        let delays = pipeline.network().delays;
+        let Delays { set_call_s, switch_latency_s, .. } = delays;
+        let latency_s = clocks.iter().map(|&clock| delays.latency_s(clock)).collect();
         let mean = p2p_power.mean();
-        let change_j = change_j(mean, pipeline.network().delays);
+        let change_j = change_j(mean, delays);
         let hasty_j = if set_call_s > 0.0 { HASTY_SHARE * mean.0 * switch_latency_s } else { 0.0 };
-        Self { clock_of, at, kind_of: tradeoffs.of.clone(), change_j, hasty_j }
+        Self { clock_of, at, kind_of: tradeoffs.of.clone(), latency_s, change_j, hasty_j }
     }
 }
 
@@ -401,7 +405,9 @@ impl<'a> LateStep<'a> {
                 (choice.time_s, choice.effective_j)
             }
         };
-        self.late.run(operation, start_s, (&self.end_s, &self.calls), clock, None, at)
+        let latency_s = |clock: u16| self.rates.latency_s[usize::from(clock)];
+        let costs = (at, latency_s);
+        self.late.run(operation, start_s, (&self.end_s, &self.calls), clock, None, costs)
     }
 }
 
@@ -423,6 +429,7 @@ mod tests {
             latency_s in prop_oneof![1 => Just(0.0), 3 => 0.0_f64..0.3],
             set_call_s in prop::option::of(0.0_f64..0.4),
             held_up_s in prop::option::of(0.0_f64..0.1),
+            by_clock in prop::option::of(prop::collection::vec((300_u32..1600, 0.0_f64..0.3), 2..4)),
             is_gpipe in any::<bool>(),
             changes in prop::collection::vec((0_usize..40, 0_u32..6, 1.0_f64..1.2), 1..40),
         ) {
@@ -434,6 +441,8 @@ mod tests {
                 held_up_s: held_up_s.unwrap_or(0.0),
                 ..Delays::default()
             };
+            let by_clock = by_clock.unwrap_or_default().into_iter().map(|(mhz, s)| (Mhz(mhz), s));
+            let delays = delays.with_latency_by_clock(by_clock.collect());
             let settings = Settings { delays, ..Settings::default() };
             let pipeline =
                 Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();

@@ -10,7 +10,7 @@ use crate::error::PlanError;
 use crate::excerpt::{excerpt, shortened};
 use crate::plan::{Plan, Prediction, StagePlan};
 use crate::schedule::name::Schedule;
-use crate::step::delays::Delays;
+use crate::step::delays::{Delays, LatencyByClock};
 use crate::step::dependencies::Dependency;
 use crate::step::placement::Placement;
 use crate::waits::PlannedWait;
@@ -41,6 +41,8 @@ struct Document {
     transfer_time_s: f64,
     #[serde(default)]
     switch_latency_s: f64,
+    #[serde(default)]
+    switch_latency_by_mhz_s: LatencyByClock,
     #[serde(default)]
     set_call_s: f64,
     #[serde(default)]
@@ -101,6 +103,7 @@ impl Plan {
             delays: Delays {
                 transfer_time_s: document.transfer_time_s,
                 switch_latency_s: document.switch_latency_s,
+                latency_by_clock: document.switch_latency_by_mhz_s,
                 set_call_s: document.set_call_s,
                 held_up_s: document.held_up_s,
             },
@@ -136,6 +139,10 @@ impl Plan {
             if seconds > 0.0 {
                 optional += &format!("\"{name}\": {},\n  ", json(&seconds)?);
             }
+        }
+        if !self.delays.latency_by_clock.points().is_empty() {
+            let latency = json(&self.delays.latency_by_clock)?;
+            optional += &format!("\"switch_latency_by_mhz_s\": {latency},\n  ");
         }
         if self.placement != self.schedule.placement() {
             optional += &format!("\"placement\": {},\n  ", json(&self.placement)?);

@@ -188,6 +188,9 @@ impl Plan {
         for (name, seconds) in self.delays.named() {
             not_negative(name, seconds)?;
         }
+        for &(_, seconds) in self.delays.latency_by_clock.points() {
+            not_negative("switch_latency_by_mhz_s", seconds)?;
+        }
         if let Some(predicted) = self.predicted {
             not_negative("predicted.iteration_time_s", predicted.iteration_time_s)?;
             not_negative("predicted.iteration_energy_j", predicted.iteration_energy_j)?;

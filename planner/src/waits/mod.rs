@@ -17,6 +17,7 @@ use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::replay::replay;
 use crate::replay::timeline::{Span, Timeline};
+use crate::step::delays::Delays;
 use crate::step::dependencies::StageUnit;
 use per_stage::PerStage;
 use power::PowerByClock;
@@ -46,12 +47,13 @@ impl Plan {
         powers.check(self.num_stages)?;
         let without = Self { waits: Vec::new(), ..self.clone() };
         let timeline = Timeline::new(profile, &without)?;
-        let latency_s = self.delays.switch_latency_s;
-        // While a call blocks, the clock is not asked back.
-        let lowest_s = latency_s.max(self.delays.set_call_s);
         let saves = |power: &PowerByClock, span: &Span| {
             let lowest = power.cheapest();
-            let in_force_s = span.waited_s - latency_s - self.delays.early_s();
+            let latency_s = self.delays.latency_s(lowest);
+            // While a call blocks, the clock is not asked back.
+            let lowest_s = latency_s.max(self.delays.set_call_s);
+            let early_s = Delays::early_s(self.delays.latency_s(span.frequency));
+            let in_force_s = span.waited_s - latency_s - early_s;
             let saved_w = power.at(span.frequency).0 - power.at(lowest).0;
             let changes_j = 2.0 * change_j(power.at(span.frequency), self.delays);
             in_force_s > lowest_s && saved_w * in_force_s > changes_j

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use pfo_vocabulary::{Mhz, Watts};
 use serde::{Deserialize, Serialize};
 
+use crate::by_clock;
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
 use crate::limits;
@@ -32,15 +33,8 @@ impl PowerByClock {
     /// The power at a clock.
     #[must_use]
     pub fn at(&self, clock: Mhz) -> Watts {
-        let Self(points) = self;
-        let above = points.partition_point(|point| point.0 < clock);
-        let last = points.len() - 1;
-        let (low, high) = (points[above.saturating_sub(1)], points[above.min(last)]);
-        if low.0 == high.0 || clock <= low.0 {
-            return if above == 0 { low.1 } else { high.1 };
-        }
-        let share = f64::from(clock.0 - low.0.0) / f64::from(high.0.0 - low.0.0);
-        Watts(low.1.0 + share * (high.1.0 - low.1.0))
+        // There is at least one point.
+        Watts(by_clock::at(&self.0, clock, |power| power.0).unwrap_or(0.0))
     }
 
     /// Its points by rising clock.

@@ -97,16 +97,22 @@ impl<'a> Gpu<'a> {
         let Some(next) = self.todo.front() else { return };
         self.wanted = next.frequency_mhz;
         let Some(Some((clock, ends_s))) = self.waits.front() else { return };
-        let latency_s = delays.switch_latency_s;
+        let latency_s = delays.latency_s(next.frequency_mhz);
         let back_s = ends_s - latency_s - f64::max(0.25 * latency_s, 0.002);
         let in_force_s = match *clock == self.set {
             true => self.coming.back().map_or(0.0, |coming| coming.0),
-            false => now_s.max(self.busy_until_s) + latency_s,
+            false => self.in_force_s(*clock, now_s.max(self.busy_until_s), delays),
         };
         if in_force_s < back_s {
             self.wanted = *clock;
             self.back_s = back_s;
         }
+    }
+
+    /// When a clock is in force that is set now: never before the one that was set last.
+    fn in_force_s(&self, clock: Mhz, now_s: f64, delays: Delays) -> f64 {
+        let last_s = self.coming.back().map_or(0.0, |coming| coming.0);
+        f64::max(now_s + delays.latency_s(clock), last_s)
     }
 
     /// Draws power for these seconds, and computes if it can.
@@ -153,7 +159,7 @@ fn waits(profile: &Profile, plan: &Plan) -> Vec<VecDeque<Option<(Mhz, f64)>>> {
 
 /// Runs a step of a plan on GPUs that draw this power while they wait.
 pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PerStage<PowerByClock>) -> Step {
-    let Delays { switch_latency_s, set_call_s, .. } = plan.delays;
+    let Delays { set_call_s, .. } = plan.delays;
     let waits = waits(profile, plan);
     let mut gpus: Vec<Gpu> =
         plan.stages.iter().zip(waits).map(|(stage, waits)| Gpu::new(stage, waits)).collect();
@@ -192,7 +198,8 @@ pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PerStage<PowerByClock>
                 if gpu.busy_until_s <= now_s && gpu.wanted != gpu.set {
                     gpu.set = gpu.wanted;
                     gpu.busy_until_s = now_s + set_call_s;
-                    gpu.coming.push_back((now_s + switch_latency_s, gpu.wanted));
+                    let in_force_s = gpu.in_force_s(gpu.wanted, now_s, plan.delays);
+                    gpu.coming.push_back((in_force_s, gpu.wanted));
                     step.calls += 1;
                     is_settled = false;
                 }

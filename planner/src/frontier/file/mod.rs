@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 11; 10 has no held up, no placement, no overlaps and no microbatches, 9 no
+//! version         u16, 12; 11 has no latency by clock, 10 no held up, no placement, no overlaps and no microbatches, 9 no
 //!                 powers of stages, 8 no chunks, 7 no repeats, 6 no clock per and no site power, 5 no
 //!                 wait power, 4 no set call either
 //! gzip stream (its CRC finds damage) of
@@ -26,6 +26,8 @@
 //!                   it: tables as below, and repeats as above
 //!   powers          P2P and wait power of each stage, where stages differ
 //!   held up         f64, s; for how long a change of clocks holds up transfers
+//!   latencies       u8 points, 0 if all clocks take as long until they are in force, then each by rising
+//!                   clock: MHz u32, f64 (s)
 //!   placement       u8, of the model chunks: 0 loop, 1 V, 2 both ways
 //!   overlaps        u32 instructions of two, then each: stage u16, then as in an order, and the
 //!                   chunk u16 and microbatch u32 of its forward
@@ -67,14 +69,15 @@ use crate::limits;
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
-use crate::step::delays::Delays;
+use crate::step::delays::{Delays, LatencyByClock};
 use crate::waits::per_stage::PerStage;
 use source::{Source, damaged, foreign};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 11;
+const VERSION: u16 = 12;
 
 /// Versions before, which are read, too.
+const WITHOUT_LATENCIES: u16 = 11;
 const WITHOUT_OVERLAPS: u16 = 10;
 const WITHOUT_STAGE_POWERS: u16 = 9;
 const WITHOUT_CHUNKS: u16 = 8;
@@ -147,6 +150,7 @@ impl Frontier {
         parts::write(&mut out, self.pipeline.profile())?;
         powers::write(&mut out, &self.p2p_power, self.wait_power.as_ref())?;
         out.write_all(&delays.held_up_s.to_le_bytes())?;
+        write_latencies(&mut out, delays.latency_by_clock.points())?;
         order::write(&mut out, self.pipeline.order())?;
 
         write_rows(&mut out, self.pipeline.profile())?;
@@ -235,6 +239,8 @@ impl Frontier {
             _ => powers::read(&mut file, p2p_power, wait_power, &mut room)?,
         };
         let delays = Delays { held_up_s: read_held_up(&mut file, version)?, ..delays };
+        let latency_by_clock = read_latencies(&mut file, version)?;
+        let delays = Delays { latency_by_clock, ..delays };
         let order = order::read(&mut file, version, (schedule, microbatches), room.instructions)?;
         let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;
         let profile = repeats::noted(profile, repeated)?.with_parts(parts);
@@ -258,8 +264,30 @@ fn read_delays(file: &mut Source<'_>, version: u16) -> Result<Delays, PlanError>
             WITHOUT_SET_CALL => 0.0,
             _ => f64::from_le_bytes(file.array("the time of a set call")?),
         },
-        held_up_s: 0.0,
+        ..Delays::default()
     })
+}
+
+fn write_latencies(out: &mut impl Write, points: &[(Mhz, f64)]) -> std::io::Result<()> {
+    out.write_all(&[points.len() as u8])?;
+    for (clock, seconds) in points {
+        out.write_all(&clock.0.to_le_bytes())?;
+        out.write_all(&seconds.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+fn read_latencies(file: &mut Source<'_>, version: u16) -> Result<LatencyByClock, PlanError> {
+    let what = "the latency of clocks";
+    let [points] = match version {
+        ..=WITHOUT_LATENCIES => [0],
+        _ => file.array(what)?,
+    };
+    let point = |_| {
+        let clock = Mhz(u32::from_le_bytes(file.array(what)?));
+        Ok((clock, f64::from_le_bytes(file.array(what)?)))
+    };
+    (0..points).map(point).collect()
 }
 
 fn read_held_up(file: &mut Source<'_>, version: u16) -> Result<f64, PlanError> {

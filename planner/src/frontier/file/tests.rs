@@ -26,6 +26,15 @@ fn with_waits(profile: &Profile) -> Frontier {
     Frontier::for_waiting(ClockPer::Instruction, &pipeline, &power, options, &|_| {}).unwrap()
 }
 
+fn with_latencies(profile: &Profile) -> Frontier {
+    let pipeline = Pipeline::new(profile, Schedule::OneForwardOneBackward, 2).unwrap();
+    let latency = [(Mhz(210), 0.03), (Mhz(1400), 0.01)].into_iter().collect();
+    let delays = pipeline.delays().with_latency_by_clock(latency);
+    let options = Options { plans: 4, spread: Spread::Useful };
+    let pipeline = pipeline.with_delays(delays).unwrap();
+    Frontier::optimize(&pipeline, Watts(80.5), options, &|_| {}).unwrap()
+}
+
 fn assert_same(read: &Frontier, written: &Frontier) {
     assert_eq!(read.plans, written.plans);
     assert_eq!(read.gpu, written.gpu);
@@ -47,6 +56,8 @@ proptest! {
         assert_same(&Frontier::from_bytes(&frontier.to_bytes().unwrap()).unwrap(), &frontier);
         let waiting = with_waits(&profile);
         assert_same(&Frontier::from_bytes(&waiting.to_bytes().unwrap()).unwrap(), &waiting);
+        let late = with_latencies(&profile);
+        assert_same(&Frontier::from_bytes(&late.to_bytes().unwrap()).unwrap(), &late);
     }
 }
 
@@ -87,9 +98,9 @@ fn more_bytes_than_there_should_be_are_refused() {
 fn another_file_and_another_version_are_called_that() {
     assert!(refused(b"stage,instruction,frequency,time,energy").contains("stage,instruct"));
     let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
-    bytes[MAGIC.len()] = 12;
+    bytes[MAGIC.len()] = 13;
     let message = refused(&bytes);
-    assert!(message.contains("version 12") && message.contains("versions 4 to 11"), "{message}");
+    assert!(message.contains("version 13") && message.contains("versions 4 to 12"), "{message}");
 }
 
 #[test]
@@ -124,8 +135,10 @@ fn a_file_of_versions_before_is_read_as_one_without_what_they_lack() {
     let chunks = repeats + 4;
     let powers = chunks + 2;
     let held_up = powers + 4;
-    let end = held_up + 8 + 1 + 4;
+    let latencies = held_up + 8;
+    let end = latencies + 1 + 1 + 4;
     let lack = [
+        (WITHOUT_LATENCIES, latencies..latencies + 1, Some(ClockPer::Instruction)),
         (WITHOUT_OVERLAPS, held_up..end, Some(ClockPer::Instruction)),
         (WITHOUT_STAGE_POWERS, powers..end, Some(ClockPer::Instruction)),
         (WITHOUT_CHUNKS, chunks..end, Some(ClockPer::Instruction)),

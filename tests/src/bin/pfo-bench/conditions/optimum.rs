@@ -14,8 +14,8 @@ use nvidia_ml::units::{Mhz, Milliwatts};
 use nvidia_ml::work::built_in;
 use nvidia_ml::work::table::{Kind, StageWork};
 use pfo_planner::{
-    ClockPer, Delays, Due, Frontier, Options, Pipeline, Plan, PowerByClock, Profile, Schedule,
-    Settings, Spread, StagePlan, Watts, at_highest_clocks, replay,
+    ClockPer, Delays, Due, Frontier, LatencyByClock, Options, Pipeline, Plan, PowerByClock,
+    Profile, Schedule, Settings, Spread, StagePlan, Watts, at_highest_clocks, replay,
 };
 use pfo_tests::STAGES;
 
@@ -108,32 +108,41 @@ impl Tables {
         let at_once = best_saving(tables, Delays::default(), max_slowdown, f64::INFINITY)?;
         let times_s = profile.rows().map(|(_, _, measured)| measured.time_s);
         let shortest_s = times_s.fold(f64::INFINITY, f64::min);
-        // Each clock can be asked for while the instruction before still runs, and a call that returns
-        // before the next one is due is in nobody's way.
-        let asks_ahead = shortest_s >= delays.switch_latency_s;
-        let delays = match asks_ahead {
-            true if shortest_s >= delays.set_call_s => {
+        // A clock that takes no longer can be asked for while the instruction before still runs, and a call
+        // that returns before the next one is due is in nobody's way.
+        let late_s = |latency_s| if shortest_s >= latency_s { 0.0 } else { latency_s };
+        let late = delays.latency_by_clock.points().iter();
+        let late: LatencyByClock = late.map(|&(clock, s)| (clock, late_s(s))).collect();
+        let delays = match late.longest_s() {
+            Some(longest_s) if longest_s > 0.0 => delays.with_latency_by_clock(late),
+            _ if shortest_s >= delays.set_call_s => {
                 Delays { held_up_s: delays.held_up_s, ..Delays::default() }
             }
-            true => Delays { switch_latency_s: 0.0, ..delays },
-            false => delays,
+            _ => Delays {
+                set_call_s: delays.set_call_s,
+                held_up_s: delays.held_up_s,
+                ..Delays::default()
+            },
         };
         let allowed = f64::from(CHANGES_PER_SECOND);
         let with_late_clocks = best_saving(tables, delays, max_slowdown, allowed)?;
         Ok(BestSavings { at_once, with_late_clocks })
     }
 
-    /// What half of all set calls and clocks take at most, in the mean of the clocks.
+    /// What half of all set calls and changes to each clock take at most.
     fn delays(&self) -> Delays {
         let (silicon, highest) = (self.board.silicon, self.board.facts.highest());
         let median = Silicon { settling: Delay::always(silicon.settling.median_ns), ..silicon };
         let settling_s = |clock| median.settling_ns(clock, highest, 0) as f64 / 1e9;
-        let settling_s: Vec<_> = self.clocks().map(settling_s).collect();
+        let by_clock: LatencyByClock =
+            self.clocks().map(|clock| (pfo_planner::Mhz(clock.0), settling_s(clock))).collect();
+        let mean_s = by_clock.points().iter().map(|point| point.1).sum::<f64>()
+            / by_clock.points().len() as f64;
         let set_call_s = silicon.set_call.median_ns as f64 / 1e9;
-        let mean_s = settling_s.iter().sum::<f64>() / settling_s.len() as f64;
         // A call just in time for the next instruction has not returned when that one begins.
         let held_up_s = if silicon.transfers_wait { (set_call_s - mean_s).max(0.0) } else { 0.0 };
-        Delays { switch_latency_s: mean_s, set_call_s, held_up_s, ..Delays::default() }
+        let delays = Delays { set_call_s, held_up_s, ..Delays::default() };
+        delays.with_latency_by_clock(by_clock)
     }
 }
 

@@ -52,10 +52,11 @@ impl Bench {
         Pipeline::new(&profile, Schedule::OneForwardOneBackward, MICROBATCHES).unwrap()
     }
 
-    /// Tunes with nothing given but how thoroughly.
-    fn tune_alone(&self) -> Value {
+    /// Tunes with nothing given but how thoroughly, and these.
+    fn tune_alone(&self, arguments: &[&str]) -> Value {
         let tune = ["tune", JOB, "--max-slowdown", "50%", "--rounds", "2", "--json"];
-        let given = [&tune[..], &["--sweep-stride", "350", "--sweep-steps", "2"]].concat();
+        let sweep = ["--sweep-stride", "350", "--sweep-steps", "2"];
+        let given = [&tune[..], &sweep, arguments].concat();
         let ran = self.node.pfoctl(&Identity::own(), &given);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         ran.json()
@@ -74,6 +75,14 @@ impl Bench {
             (0..STAGES as usize).filter(|&gpu| self.node.machine.sm_lock(gpu).is_some()).count()
         });
     }
+}
+
+/// The share by which the steps of the first plan took longer or shorter than predicted.
+fn off_prediction(report: &Value) -> f64 {
+    let tried = &report["tried"][0];
+    let default_s = number(&report["default_clocks"]["iteration_time_s"]);
+    let took_s = default_s * (1.0 + number(&tried["slowdown"]["estimate"]));
+    (number(&tried["predicted_time_s"]) / took_s - 1.0).abs()
 }
 
 fn number(value: &Value) -> f64 {
@@ -127,7 +136,7 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
 fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
     const TRANSFER_MS: f64 = 8.0;
     let bench = Bench::with_transfers(MachineSetup::default(), TIME_SCALE, TRANSFER_MS);
-    let first = bench.tune_alone();
+    let first = bench.tune_alone(&[]);
     assert_eq!(first["transfers"]["from"], "measured", "{first}");
     let transfer_ms = 1e3 * number(&first["transfer_s"]);
     // What is woken on a busy machine begins late.
@@ -136,7 +145,13 @@ fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
     assert_eq!(first["p2p_power"]["origin"], "waits", "{first}");
     let power_w = number(&first["p2p_power"]["watts"]);
     assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{first}");
-    assert_eq!(bench.tune_alone()["profile_origin"], "stored");
+    let without = bench.tune_alone(&["--transfer-ms", "0"]);
+    assert_eq!(without["profile_origin"], "stored");
+    let [off, off_without] = [&first, &without].map(off_prediction);
+    assert!(
+        off < off_without,
+        "{off} of {first}\nand {off_without} without transfers of {without}"
+    );
     assert!(bench.node.job(JOB).plan.is_some());
     bench.training.stop();
 }

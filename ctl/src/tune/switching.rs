@@ -72,24 +72,26 @@ impl Tune {
             Ok(mut agent) => calibrate::known(&mut agent)?,
             Err(_) => Vec::new(),
         };
-        let delays = self.of_job(&status).map(|job| {
-            let driver = status.daemon.driver.as_deref();
-            of_ranks(&job.ranks).with_latency_by_clock(by_clock(job, driver, &known))
-        });
+        let delays = self
+            .of_job(&status)
+            .map(|job| of_ranks(&job.ranks).with_latency_by_clock(by_clock(job, &status, &known)));
         Ok(self.schedule.delays(late_clocks(delays.unwrap_or_default(), profile)))
     }
 }
 
 /// What clocks take on the GPUs of a job, by clock: on the slowest model. None unless all were calibrated.
-fn by_clock(job: &JobStatus, driver: Option<&str>, known: &[Calibration]) -> LatencyByClock {
+fn by_clock(job: &JobStatus, status: &Status, known: &[Calibration]) -> LatencyByClock {
+    let driver = status.daemon.driver.as_ref();
     let of_model = |model: &String| {
-        let is_its = |one: &&Calibration| one.gpu_model == *model && Some(&*one.driver) == driver;
+        let is_its = |one: &&Calibration| one.gpu_model == *model && Some(&one.driver) == driver;
         let own = known.iter().filter(is_its).find(|one| one.uid == Some(job.uid));
         let found = own.or_else(|| known.iter().filter(is_its).find(|one| one.uid.is_none()))?;
         let point = |clock: &CalibratedClock| (clock.mhz, f64::from(clock.settle_us) / 1e6);
         Some(found.clocks.iter().map(point).collect::<LatencyByClock>())
     };
-    let models: BTreeSet<&String> = job.ranks.iter().map(|rank| &rank.gpu_model).collect();
+    let is_its = |gpu: &&GpuStatus| job.ranks.iter().any(|rank| rank.gpu_uuid == gpu.uuid);
+    let models: BTreeSet<&String> =
+        status.gpus.iter().filter(is_its).map(|gpu| &gpu.model).collect();
     let all: Option<Vec<_>> = models.into_iter().map(of_model).collect();
     let longest = |latency: &LatencyByClock| latency.longest_s().unwrap_or(0.0);
     let all = all.unwrap_or_default().into_iter();

@@ -72,30 +72,42 @@ impl Tune {
             Ok(mut agent) => calibrate::known(&mut agent)?,
             Err(_) => Vec::new(),
         };
-        let delays = self
-            .of_job(&status)
-            .map(|job| of_ranks(&job.ranks).with_latency_by_clock(by_clock(job, &status, &known)));
+        let delays = self.of_job(&status).map(|job| {
+            let calibrations = of_job(job, &status, &known);
+            Delays { held_up_s: held_up_s(&calibrations), ..of_ranks(&job.ranks) }
+                .with_latency_by_clock(by_clock(&calibrations))
+        });
         Ok(self.schedule.delays(late_clocks(delays.unwrap_or_default(), profile)))
     }
 }
 
-/// What clocks take on the GPUs of a job, by clock: on the slowest model. None unless all were calibrated.
-fn by_clock(job: &JobStatus, status: &Status, known: &[Calibration]) -> LatencyByClock {
+/// The calibrations of the models of a job's GPUs; none unless there is one of each.
+fn of_job<'a>(job: &JobStatus, status: &Status, known: &'a [Calibration]) -> Vec<&'a Calibration> {
     let driver = status.daemon.driver.as_ref();
     let of_model = |model: &String| {
         let is_its = |one: &&Calibration| one.gpu_model == *model && Some(&one.driver) == driver;
         let own = known.iter().filter(is_its).find(|one| one.uid == Some(job.uid));
-        let found = own.or_else(|| known.iter().filter(is_its).find(|one| one.uid.is_none()))?;
-        let point = |clock: &CalibratedClock| (clock.mhz, f64::from(clock.settle_us) / 1e6);
-        Some(found.clocks.iter().map(point).collect::<LatencyByClock>())
+        own.or_else(|| known.iter().filter(is_its).find(|one| one.uid.is_none()))
     };
     let is_its = |gpu: &&GpuStatus| job.ranks.iter().any(|rank| rank.gpu_uuid == gpu.uuid);
     let models: BTreeSet<&String> =
         status.gpus.iter().filter(is_its).map(|gpu| &gpu.model).collect();
-    let all: Option<Vec<_>> = models.into_iter().map(of_model).collect();
+    models.into_iter().map(of_model).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// What clocks take on the slowest of these models, by clock.
+fn by_clock(calibrations: &[&Calibration]) -> LatencyByClock {
+    let point = |clock: &CalibratedClock| (clock.mhz, f64::from(clock.settle_us) / 1e6);
+    let of_each = calibrations.iter().map(|one| one.clocks.iter().map(point).collect());
     let longest = |latency: &LatencyByClock| latency.longest_s().unwrap_or(0.0);
-    let all = all.unwrap_or_default().into_iter();
-    all.max_by(|one, other| longest(one).total_cmp(&longest(other))).unwrap_or_default()
+    of_each.max_by(|one, other| longest(one).total_cmp(&longest(other))).unwrap_or_default()
+}
+
+/// For how long a change holds up transfers that wait for the call, which is made when they begin where a
+/// clock is late.
+fn held_up_s(calibrations: &[&Calibration]) -> f64 {
+    let waiting = calibrations.iter().filter(|one| one.transfers_wait == Some(true));
+    waiting.filter_map(|one| one.set_call_us).fold(0.0, f64::max) / 1e6
 }
 
 /// From the call that sets a clock until it is in force, and the part of that for which the call
@@ -118,8 +130,9 @@ fn late_clocks(delays: Delays, profile: &Profile) -> Delays {
     let by_clock = by_clock.map(|&(clock, latency_s)| (clock, late_s(latency_s))).collect();
     let switch_latency_s = late_s(delays.switch_latency_s);
     let late = Delays { switch_latency_s, ..delays }.with_latency_by_clock(by_clock);
-    match late.switch_latency_s > 0.0 || shortest_s < delays.set_call_s {
+    match late.switch_latency_s > 0.0 {
         true => late,
+        false if shortest_s < delays.set_call_s => Delays { held_up_s: 0.0, ..late },
         false => Delays::default(),
     }
 }

@@ -114,12 +114,7 @@ impl Tables {
         let late = delays.latency_by_clock.points().iter();
         let late: LatencyByClock = late.map(|&(clock, s)| (clock, late_s(s))).collect();
         let delays = match late.longest_s() {
-            // What is asked for when an instruction has ended keeps its transfer waiting for the whole call.
-            Some(longest_s) if longest_s > 0.0 => {
-                let transfers_wait = self.board.silicon.transfers_wait;
-                let held_up_s = if transfers_wait { delays.set_call_s } else { 0.0 };
-                Delays { held_up_s, ..delays }.with_latency_by_clock(late)
-            }
+            Some(longest_s) if longest_s > 0.0 => delays.with_latency_by_clock(late),
             _ if shortest_s >= delays.set_call_s => {
                 Delays { held_up_s: delays.held_up_s, ..Delays::default() }
             }

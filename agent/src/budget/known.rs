@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use pfo_fleet::Run;
 use pfo_protocol::{JobView, Mhz, RankWindow, SessionId};
 use serde::{Deserialize, Serialize};
 
+use crate::budget::witness::Witness;
 use crate::straggler::Labelled;
 
 /// The tag of what a job runs by itself.
@@ -46,6 +48,10 @@ pub(super) struct Ordered {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) own: Option<Own>,
+    /// What that is, of a job that has ranks on other nodes.
+    pub(super) own_run: Option<Run>,
+    /// The clocks that all of its ranks may have, once that is known.
+    pub(super) clocks: Option<Vec<Mhz>>,
     /// The number of the plan that this is, once it was seen.
     own_number: Option<Option<u32>>,
     /// What was ordered last, and before that: one of these may still run. Nothing if it runs its own.
@@ -54,6 +60,7 @@ pub(super) struct Known {
     newest: Option<u32>,
     running: Option<u32>,
     meter: Meter,
+    pub(super) witness: Witness,
     /// For how long it has had no rank, in seconds.
     pub(super) gone_s: f64,
     /// What it drew since the last look, if that was measured, in watts.
@@ -111,6 +118,13 @@ impl Known {
         }
     }
 
+    /// Takes note of what a job runs that has ranks on other nodes: what it was to run last, and what all of
+    /// its ranks do.
+    pub(super) fn note_whole(&mut self, newest: u32, running: Option<u32>) {
+        self.ordered.clear();
+        (self.newest, self.running) = (Some(newest), running);
+    }
+
     fn is_own(&self, label: Option<&str>, number: Option<u32>) -> bool {
         let same_label = self.own.as_ref().is_some_and(|own| own.label.as_deref() == label);
         same_label && self.own_number.is_none_or(|own| own == number)
@@ -150,9 +164,17 @@ impl Known {
         self.ordered.iter().any(|ordered| ordered.tag != OWN)
     }
 
-    /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some.
-    pub(super) fn measure(&mut self, job: &JobView) -> Option<f64> {
-        let measured_w = self.meter.read(job);
+    /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some: no
+    /// less than their counters have come to since the last looks.
+    pub(super) fn measure(
+        &mut self,
+        job: &JobView,
+        energy_j: Option<f64>,
+        elapsed_s: f64,
+    ) -> Option<f64> {
+        self.witness.take(job.swap, energy_j, elapsed_s);
+        let least_w = self.witness.least_w().unwrap_or(0.0);
+        let measured_w = self.meter.read(job).map(|measured_w| measured_w.max(least_w));
         self.fresh_w = measured_w;
         self.drawn_w = measured_w.or(self.drawn_w);
         measured_w

@@ -124,10 +124,7 @@ pub(super) async fn gather(
         // Where others decide, they have to know it without its floor.
         let cut = slowest.filter(|_| !scope.is_of_fleet());
         let (steering, curve) = match whole {
-            Some(makers) => match makers.curve(job, of_job).await {
-                Some((steering, curve)) => (steering, Some(curve)),
-                None => (BudgetSteering::Nothing, None),
-            },
+            Some(makers) => makers.curve(job, of_job).await,
             None => curve(means, job, of_job, cut).await,
         };
         members.push(Member {

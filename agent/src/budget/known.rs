@@ -19,6 +19,9 @@ pub(super) const UNIFORM: u32 = 1 << 30;
 /// Steps after which a mean of their time and energy is taken for the job's own.
 const LEAST_STEPS: u64 = 3;
 
+/// Looks in a row at a job on several nodes in which it may run what it ran before a swap.
+const LONGEST_CHANGE: u32 = 15;
+
 /// Orders that are remembered.
 const REMEMBERED: usize = 4;
 
@@ -59,6 +62,8 @@ pub(super) struct Known {
     /// The tag of the newest swap, which ranks may have yet to take up.
     newest: Option<u32>,
     running: Option<u32>,
+    /// Looks since it was settled, of a job that has ranks on other nodes.
+    changing: u32,
     meter: Meter,
     pub(super) witness: Witness,
     /// For how long it has had no rank, in seconds.
@@ -118,11 +123,17 @@ impl Known {
         }
     }
 
-    /// Takes note of what a job runs that has ranks on other nodes: what it was to run last, and what all of
-    /// its ranks do.
-    pub(super) fn note_whole(&mut self, newest: u32, running: Option<u32>) {
+    /// Takes note of what a job was to run last that has ranks on other nodes, and whether all of its ranks
+    /// here do. While they change they run what they ran before.
+    pub(super) fn note_whole(&mut self, newest: u32, is_taken_up: bool) {
         self.ordered.clear();
-        (self.newest, self.running) = (Some(newest), running);
+        self.newest = Some(newest);
+        self.changing = if is_taken_up { 0 } else { self.changing.saturating_add(1) };
+        if is_taken_up {
+            self.running = Some(newest);
+        } else if self.changing > LONGEST_CHANGE {
+            self.running = None;
+        }
     }
 
     fn is_own(&self, label: Option<&str>, number: Option<u32>) -> bool {

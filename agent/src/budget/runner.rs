@@ -30,6 +30,9 @@ const SHORTEST_S: f64 = 1e-3;
 /// about to come back.
 const FORGET_AFTER_S: f64 = 900.0;
 
+/// The points that jobs are to change to, and the power limits of GPUs, in watts.
+type Taken = (BTreeMap<JobKey, u32>, BTreeMap<GpuUuid, u32>);
+
 /// What the loop keeps from one look to the next.
 #[derive(Default)]
 struct Looked {
@@ -108,17 +111,50 @@ impl Budgets {
         });
         let members = gather(&self.means, book, &node, &mut kept.known, &kept.caps).await;
         self.follow(book, &mut kept.controllers).await;
-        let (mut shown, mut changes, mut caps) =
-            <(Shown, BTreeMap<_, _>, BTreeMap<_, _>)>::default();
+        let (mut shown, (mut changes, mut caps)) = (Shown::default(), Taken::default());
         if let Some(link) = &self.link {
             (changes, caps) =
                 self.look_at_fleet(link, &node, (&members, &views), kept, elapsed_s).await;
         }
+        let taken = self.look_at_node(book, &node, &members, kept, elapsed_s, &mut shown);
+        changes.extend(taken.0);
+        caps.extend(taken.1);
+        self.release(&members, &mut kept.known, &views, &mut changes);
+        // Power limits hold at once, plans from the next step on.
+        if kept.caps.order(caps) {
+            self.keep(&kept.known, &kept.caps);
+        }
+        kept.caps.carry_out(&self.means.questions).await;
+        self.carry_out(&views, kept, changes).await;
+        let slowed = kept.known.iter().filter(|(_, known)| known.is_slowed());
+        let slowed: BTreeSet<JobKey> = slowed.map(|(key, _)| key.clone()).collect();
+        if slowed != kept.written {
+            self.keep(&kept.known, &kept.caps);
+            kept.written = slowed;
+        }
+        for (key, job) in &mut shown.jobs {
+            job.problem = kept.known.get(key).and_then(|known| known.problem.clone());
+        }
+        *lock(&self.shown) = shown;
+        Ok(())
+    }
+
+    /// The budgets of the node: the points that its jobs are to change to, and the power limits of its GPUs.
+    fn look_at_node(
+        &self,
+        book: &Book,
+        node: &Node,
+        members: &[Member],
+        kept: &mut Looked,
+        elapsed_s: f64,
+        shown: &mut Shown,
+    ) -> Taken {
+        let (mut changes, mut caps) = Taken::default();
         for (scope, ordered) in &book.orders {
             let Some(followed) = kept.controllers.get_mut(scope) else { continue };
             let own: Vec<&Member> =
                 members.iter().filter(|member| member.scope == *scope).collect();
-            let base_w = self.base_w(scope, &node, &members);
+            let base_w = self.base_w(scope, node, members);
             let draw = draw(followed, &own, &kept.known, base_w, elapsed_s);
             let decided = decide(&mut followed.controller, &draw);
             let (decided, problem) = match &decided {
@@ -141,24 +177,7 @@ impl Budgets {
                 caps.extend(Caps::of(&own, &decided.limits));
             }
         }
-        self.release(&members, &mut kept.known, &views, &mut changes);
-        // Power limits hold at once, plans from the next step on.
-        if kept.caps.order(caps) {
-            self.keep(&kept.known, &kept.caps);
-        }
-        kept.caps.carry_out(&self.means.questions).await;
-        self.carry_out(&views, kept, changes).await;
-        let slowed = kept.known.iter().filter(|(_, known)| known.is_slowed());
-        let slowed: BTreeSet<JobKey> = slowed.map(|(key, _)| key.clone()).collect();
-        if slowed != kept.written {
-            self.keep(&kept.known, &kept.caps);
-            kept.written = slowed;
-        }
-        for (key, job) in &mut shown.jobs {
-            job.problem = kept.known.get(key).and_then(|known| known.problem.clone());
-        }
-        *lock(&self.shown) = shown;
-        Ok(())
+        (changes, caps)
     }
 
     /// Follows what was ordered since.
@@ -237,10 +256,10 @@ impl Budgets {
         (members, views): (&[Member], &BTreeMap<JobKey, &JobView>),
         kept: &mut Looked,
         elapsed_s: f64,
-    ) -> (BTreeMap<JobKey, u32>, BTreeMap<GpuUuid, u32>) {
+    ) -> Taken {
         self.release_wholes(link, members, views, kept).await;
         if link.book().orders.is_empty() {
-            return <_>::default();
+            return Taken::default();
         }
         let own = || members.iter().filter(|member| member.scope.is_of_fleet());
         let look = Look {

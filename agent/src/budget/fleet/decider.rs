@@ -137,57 +137,54 @@ impl Decider {
                 inherit(&mut followed.controller, before, &own);
             }
             let base_w = self.base_w(scope, &jobs, &shares);
-            let drawn_w: f64 = own.iter().map(|job| job.drawn_w()).sum();
-            let begins_w = before.as_ref().and_then(|before| budget_before(before, followed));
-            let draw = Draw {
-                jobs: own.iter().filter_map(|job| job.gathered()).collect(),
-                base_w,
-                budget_w: followed.budget_w(begins_w.unwrap_or(base_w + drawn_w), elapsed_s),
-                elapsed_s,
-                is_emergency: followed.order.emergency,
-            };
+            let draw = draw(followed, &own, base_w, before.as_ref(), elapsed_s);
             let decided = decide(&mut followed.controller, &draw);
             let mut status = undecided(&book.orders[scope]);
+            let drawn_w: f64 = own.iter().map(|job| job.drawn_w()).sum();
             (status.budget_w, status.base_w) = (Some(draw.budget_w), base_w);
             status.drawn_w = Some(base_w + drawn_w);
-            match &decided {
-                Ok(decided) => {
-                    status.reserve_w = decided.reserve_w;
-                    status.price = Some(decided.price).filter(|price| price.is_finite());
-                    status.missing_w = decided.missing_w;
-                    let shares_rest = *scope == BudgetScope::Fleet || !has_all;
-                    watts.add(&draw, decided, &own, shares_rest);
-                    let given = own.iter().map(|job| job.given(Some(decided), before.as_ref()));
-                    blueprint.jobs.extend(given);
-                }
-                Err(error) => {
-                    status.problem = Some(error.to_string());
-                    blueprint.jobs.extend(own.iter().map(|job| job.given(None, before.as_ref())));
-                }
+            let problem = decided.as_ref().err().map(ToString::to_string);
+            let problem = problem.or_else(|| followed.level.problem.clone());
+            status.problem = problem.or_else(|| self.absent(enrolled, &shares));
+            if let Ok(decided) = &decided {
+                status.reserve_w = decided.reserve_w;
+                status.price = Some(decided.price).filter(|price| price.is_finite());
+                status.missing_w = decided.missing_w;
+                let shares_rest = *scope == BudgetScope::Fleet || !has_all;
+                watts.add(&draw, decided, &own, shares_rest);
             }
-            let problem = followed.level.problem.clone();
-            status.problem = status.problem.or(problem).or_else(|| self.absent(enrolled, &shares));
+            let decided = decided.as_ref().ok();
+            blueprint.jobs.extend(own.iter().map(|job| job.given(decided, before.as_ref())));
             blueprint.budgets.push(status);
         }
         self.inherits = false;
-        let number = before.map_or(0, |before| before.number);
-        for (node, heard) in &self.heard {
-            let former = shares.get(node).copied();
-            let share = match former {
-                Some(former) if heard.is_silent() => former,
-                former => {
-                    let share_w = watts.share_w(node);
-                    let former = former.unwrap_or(Share { share_w, most_w: share_w });
-                    let has_former = heard.draw.blueprint >= number;
-                    let former_w = if has_former { former.share_w } else { former.most_w };
-                    Share { share_w, most_w: share_w.max(former_w) }
-                }
-            };
-            blueprint.nodes.insert(node.clone(), share);
-        }
+        blueprint.nodes = self.shares(&watts, &shares, before.map_or(0, |before| before.number));
         self.followed = followed;
         self.before = Some(blueprint.clone());
         blueprint
+    }
+
+    /// What each node may draw from now on. What a silent one has stays.
+    fn shares(
+        &self,
+        watts: &NodeWatts,
+        former: &BTreeMap<Node, Share>,
+        number: u64,
+    ) -> BTreeMap<Node, Share> {
+        let share = |(node, heard): (&Node, &Heard)| {
+            let share_w = watts.share_w(node);
+            let share = match former.get(node) {
+                Some(former) if heard.is_silent() => *former,
+                Some(former) => {
+                    let knows_it = heard.draw.blueprint >= number;
+                    let former_w = if knows_it { former.share_w } else { former.most_w };
+                    Share { share_w, most_w: share_w.max(former_w) }
+                }
+                None => Share { share_w, most_w: share_w },
+            };
+            (node.clone(), share)
+        };
+        self.heard.iter().map(share).collect()
     }
 
     fn follow(&mut self, book: &Book) {
@@ -317,6 +314,25 @@ impl Decider {
             all.push(format!("so do {more} more"));
         }
         (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+/// Everything that a decision for one budget follows from.
+fn draw(
+    followed: &mut Followed,
+    own: &[&Parts<'_>],
+    base_w: f64,
+    before: Option<&Blueprint>,
+    elapsed_s: f64,
+) -> Draw<FleetJob> {
+    let drawn_w: f64 = own.iter().map(|job| job.drawn_w()).sum();
+    let begins_w = before.and_then(|before| budget_before(before, followed));
+    Draw {
+        jobs: own.iter().filter_map(|job| job.gathered()).collect(),
+        base_w,
+        budget_w: followed.budget_w(begins_w.unwrap_or(base_w + drawn_w), elapsed_s),
+        elapsed_s,
+        is_emergency: followed.order.emergency,
     }
 }
 

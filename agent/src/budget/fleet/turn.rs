@@ -181,6 +181,10 @@ impl Turns {
     /// Decides, if this is the node that does or the one that does is silent.
     async fn decide(&mut self, look: &Look<'_>) -> Result<(), StoreError> {
         let (link, book) = (look.link, look.link.book());
+        if link.revision() == 0 {
+            // What there is has not been read yet.
+            return Ok(());
+        }
         let every_s = f64::from(look.means.settings.now().config.budget.every_s.get());
         let now = link.blueprint();
         if !is_due(link, now.as_ref(), every_s) {

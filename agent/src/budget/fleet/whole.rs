@@ -65,8 +65,7 @@ fn look(known: &mut Known, job: &JobView, stands: &Stands) {
     if known.own_run.as_ref() != Some(&before) {
         (known.own, known.own_run) = (None, Some(before));
     }
-    let is_so = is_settled && !is_suspended && runs_it && !is_straggler;
-    known.note_whole(tag, Some(tag).filter(|_| is_so));
+    known.note_whole(tag, is_settled && !is_suspended && runs_it && !is_straggler);
 }
 
 impl Makers {
@@ -107,8 +106,18 @@ impl Makers {
         stands.in_trial
     }
 
-    /// What a whole job can run, if this node is to say so: with a frontier, or with the first rank.
+    /// How a whole job is slowed down and what it can run, if this node is to say so: with a frontier, or with
+    /// the first rank.
     pub(in crate::budget) async fn curve(
+        &self,
+        job: &JobView,
+        known: &mut Known,
+    ) -> (BudgetSteering, Option<Curve>) {
+        let curve = self.known_curve(job, known).await;
+        curve.map_or((BudgetSteering::Nothing, None), |(steering, curve)| (steering, Some(curve)))
+    }
+
+    async fn known_curve(
         &self,
         job: &JobView,
         known: &mut Known,

@@ -1,9 +1,11 @@
 //! Power budgets: the jobs of a node stay below one, by the counters of its GPUs.
 
+mod hostile;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pfo_protocol::{GpuName, Instruction, Mark, Unit};
+use pfo_protocol::GpuName;
 use pfo_tests::{
     Client, Identity, MachineSetup, Node, Setup, Training, hello, needs_root, true_frontier,
 };
@@ -373,57 +375,6 @@ fn jobs_that_follow_nothing_are_held_by_power_limits_until_the_budget_is_cleared
     node.start_daemon();
     until_none_is_limited(&node);
     node.until_is("entries of the ledger", &0, || node.ledger_entries());
-}
-
-#[test]
-fn what_a_hostile_trainer_says_lowers_no_count_and_frees_no_watt_for_others() {
-    const LIAR: &str = "liar";
-    const GPU: usize = 8;
-    const MINUTE_NS: u64 = 55_000_000_000;
-    needs_root!();
-    let node = node();
-    let trainings = two(&node);
-    let mut liar = Client::connect(&node.socket());
-    let gpu = GpuName::Uuid(node.machine.uuid(GPU));
-    liar.open(hello(LIAR, 0, 1, gpu)).unwrap();
-    let _computes = node.machine.compute(GPU);
-    let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (ends, relaxed) = (is_over.clone(), std::sync::atomic::Ordering::Relaxed);
-    // Every other step seems to take a minute, and in between time runs backwards.
-    let lies = std::thread::spawn(move || {
-        let unit = Unit::new(Instruction::Backward, 7);
-        for step in 1_u64.. {
-            if ends.load(relaxed) {
-                return liar;
-            }
-            let at_ns = pfo_service::now_ns() + if step % 2 == 0 { MINUTE_NS } else { 0 };
-            liar.tell_at(at_ns, Mark::StepBegin(step));
-            liar.tell_at(at_ns.saturating_sub(MINUTE_NS / 2), Mark::InstructionEnd(unit));
-            liar.tell_at(at_ns, Mark::InstructionBegin(unit));
-            liar.tell_at(0, Mark::StepEnd(step / 2));
-            sleep(Duration::from_millis(100));
-        }
-        liar
-    });
-    let full_w = drawn_w(&node, 3.0);
-    let of_liar_w = |seconds: f64| {
-        let (began, before_j) = (Instant::now(), node.machine.energy_j(GPU));
-        sleep(Duration::from_secs_f64(seconds));
-        (node.machine.energy_j(GPU) - before_j) / began.elapsed().as_secs_f64()
-    };
-    let budget_w = 0.85 * full_w;
-    let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
-    until_below(&node, budget_w);
-    node.until("it counts for what it draws", || {
-        let drawn_w = of_liar_w(2.0);
-        let said = budgeted(&node, LIAR).unwrap();
-        let counted_w = said["drawn_w"].as_f64().unwrap_or(0.0);
-        if counted_w > 0.75 * drawn_w { Ok(()) } else { Err(format!("{drawn_w} W, and {said}")) }
-    });
-    until_below(&node, budget_w);
-    is_over.store(true, relaxed);
-    drop(lies.join().unwrap());
-    stop(trainings);
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(super) struct Member {
     pub(super) key: JobKey,
     pub(super) scope: BudgetScope,
     pub(super) weight: f64,
+    /// Whether this node knows what it runs.
+    pub(super) is_known: bool,
     /// What terms say of that.
     pub(super) own_weight: Option<f64>,
     ranks: u32,
@@ -104,9 +106,12 @@ pub(super) async fn gather(
         let is_emergency = book.orders.get(&scope).is_some_and(|kept| kept.order.emergency);
         let of_job = known.entry(key.clone()).or_default();
         let whole = makers.as_ref().filter(|_| spans_nodes && scope.is_of_fleet());
-        let mut is_held = job.measured_by.is_some();
+        let (mut is_held, mut is_known) = (job.measured_by.is_some(), true);
         match whole {
-            Some(makers) => is_held |= makers.look(of_job, job).await,
+            Some(makers) => {
+                let in_trial = makers.look(of_job, job).await;
+                (is_held, is_known) = (is_held || in_trial == Some(true), in_trial.is_some());
+            }
             None if !is_held => of_job.look(job),
             None => {}
         }
@@ -129,6 +134,7 @@ pub(super) async fn gather(
         };
         members.push(Member {
             own_weight: weight,
+            is_known,
             weight: weight.unwrap_or(job.ranks.len() as f64),
             ranks: job.ranks.len() as u32,
             all_ranks: all_ranks(job),

@@ -350,6 +350,18 @@ mod tests {
     }
 
     #[test]
+    fn a_job_on_several_nodes_runs_what_it_ran_while_it_changes_but_not_for_ever() {
+        let mut known = Known::default();
+        known.note_whole(OWN, true);
+        known.note_whole(3, false);
+        assert_eq!((known.running(), known.is_due(3)), (Some(OWN), false));
+        known.note_whole(3, true);
+        assert_eq!((known.running(), known.is_slowed()), (Some(3), false));
+        (0..=LONGEST_CHANGE).for_each(|_| known.note_whole(4, false));
+        assert_eq!(known.running(), None, "nobody knows what it runs");
+    }
+
+    #[test]
     fn power_is_that_of_the_steps_since_the_last_look_of_all_ranks() {
         let window = |steps: u64, energy_j| RankWindow {
             steps,

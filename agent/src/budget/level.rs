@@ -165,6 +165,21 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_another_node_is_never_read_here_and_what_that_node_says_of_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("budget.csv");
+        fs::write(&path, "0,900W\n").unwrap();
+        let order = order(&path);
+        assert!(Level::kept(&order, None).is_err());
+        let mut level = Level::kept(&order, Some("0,2kW")).unwrap();
+        assert_eq!(level.at(1.0), 2000.0);
+        level.replace("0,1kW");
+        assert_eq!((level.at(2.0), &level.problem), (1000.0, &None));
+        level.replace("0,much");
+        assert!(level.problem.is_some() && level.at(3.0) == 1000.0);
+    }
+
+    #[test]
     fn power_falls_from_what_is_drawn_as_fast_as_the_ramp_says_and_at_once_in_an_emergency() {
         let order = BudgetOrder {
             level: BudgetLevel::Watts(100.0),

@@ -68,8 +68,9 @@ impl Parts<'_> {
 
     /// The tag of what all of it runs.
     fn running(&self) -> Option<u32> {
-        let (_, first) = self.live.first()?;
-        first.running.filter(|_| self.live.iter().all(|(_, part)| part.running == first.running))
+        let mut known = self.live.iter().filter(|(_, part)| part.is_known);
+        let (_, first) = known.next()?;
+        first.running.filter(|_| known.all(|(_, part)| part.running == first.running))
     }
 
     /// What can be run, if it can be changed at all.

@@ -52,6 +52,8 @@ pub(in crate::budget) struct JobDraw {
     pub(in crate::budget) measured_w: Option<f64>,
     /// The tag of what all its ranks run.
     pub(in crate::budget) running: Option<u32>,
+    /// Whether the node knows that. An agent that has just begun does not.
+    pub(in crate::budget) is_known: bool,
     pub(in crate::budget) is_held: bool,
     pub(in crate::budget) is_limited: bool,
     /// The curve that the node tells of it.

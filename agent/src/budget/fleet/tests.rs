@@ -54,6 +54,7 @@ fn job(name: &str, [ranks, all]: [u32; 2], drawn_w: f64, tells: bool) -> JobDraw
         free_w: drawn_w,
         measured_w: Some(drawn_w),
         running: Some(OWN),
+        is_known: true,
         is_held: false,
         is_limited: false,
         curve: tells.then(|| curve(name).digest()),
@@ -162,6 +163,30 @@ fn a_silent_node_counts_for_its_share_and_later_for_its_power_limits() {
     // It is back.
     decider.hear(said(100), 2.0);
     assert_eq!(base_w(&decider.decide(&full, &nobody(), 2.0)), 400.0);
+}
+
+#[test]
+fn a_node_that_does_not_know_what_a_job_runs_makes_it_count_for_no_more() {
+    let mut slowed = said(1);
+    for job in slowed.values_mut().flat_map(|draw| &mut draw.jobs) {
+        let drawn_w = 700.0 * f64::from(job.ranks) / f64::from(job.all);
+        (job.running, job.drawn_w, job.measured_w) = (Some(8), drawn_w, Some(drawn_w));
+    }
+    let whole = |said: &mut BTreeMap<Node, NodeDraw>, running, is_known| {
+        let job = &mut said.get_mut(&node("d")).unwrap().jobs[0];
+        (job.running, job.is_known) = (running, is_known);
+    };
+    let is_short = |said| {
+        let decided = decider(None, said).decide(&book(1850.0, false), &nobody(), 2.0);
+        decided.budgets[0].missing_w.is_some() || given(&decided, "whole").limit_w.is_some()
+    };
+    assert!(!is_short(slowed.clone()));
+    whole(&mut slowed, None, false);
+    assert!(!is_short(slowed.clone()), "its agent has just begun");
+    let decided = |said| decider(None, said).decide(&book(1900.0, false), &nobody(), 2.0);
+    assert_eq!(given(&decided(slowed.clone()), "whole").ordered, Some(8));
+    whole(&mut slowed, None, true);
+    assert_ne!(decided(slowed).jobs.iter().find_map(|given| given.to), None, "it may run anything");
 }
 
 #[test]

@@ -140,6 +140,7 @@ impl Turns {
                 free_w: known.free_w.unwrap_or(drawn_w),
                 measured_w: member.measured_w,
                 running: known.running(),
+                is_known: member.is_known,
                 is_held: member.is_held,
                 is_limited: member.is_limited,
                 curve: told.iter().find(is_it).map(JobCurve::digest),

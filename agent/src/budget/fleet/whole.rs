@@ -96,14 +96,14 @@ impl Makers {
         (time_s > 0.0 && energy_j > 0.0).then(|| own(time_s, energy_j / time_s))
     }
 
-    /// Looks at a whole job. Whether it is held: in a trial, or not known to this node yet.
-    pub(in crate::budget) async fn look(&self, known: &mut Known, job: &JobView) -> bool {
-        let Some(stands) = self.fleet.stands(&JobKey::of(job)).await else { return true };
+    /// Looks at a whole job. Whether it is in a trial; none if this node does not know what it runs yet.
+    pub(in crate::budget) async fn look(&self, known: &mut Known, job: &JobView) -> Option<bool> {
+        let stands = self.fleet.stands(&JobKey::of(job)).await?;
         look(known, job, &stands);
         if known.own.is_none() && !stands.in_trial && job.measured_by.is_none() {
             known.own = self.own(job, &stands).await;
         }
-        stands.in_trial
+        Some(stands.in_trial)
     }
 
     /// How a whole job is slowed down and what it can run, if this node is to say so: with a frontier, or with

@@ -327,8 +327,9 @@ fn draw(
 ) -> Draw<FleetJob> {
     let drawn_w: f64 = own.iter().map(|job| job.drawn_w()).sum();
     let begins_w = before.and_then(|before| budget_before(before, followed));
+    let correction = |job: &Parts<'_>| followed.controller.correction(&job.job.to_string());
     Draw {
-        jobs: own.iter().filter_map(|job| job.gathered()).collect(),
+        jobs: own.iter().filter_map(|job| job.gathered(correction(job))).collect(),
         base_w,
         budget_w: followed.budget_w(begins_w.unwrap_or(base_w + drawn_w), elapsed_s),
         elapsed_s,

@@ -155,6 +155,7 @@ fn a_silent_node_counts_for_its_share_and_later_for_its_power_limits() {
     assert!(said_of.contains("node d has said nothing for 16 s"), "{said_of}");
     assert!(said_of.contains("node e does not say"), "{said_of}");
     assert_eq!(given(&decided, "whole").to, None, "not all of its nodes are there");
+    assert_eq!(given(&decided, "whole").limit_w, None, "there is enough");
     assert_eq!(decided.nodes[&node("d")].share_w, share_w);
     let mut later = said(99);
     later.insert(node("d"), draw(1, vec![job("whole", [1, 4], 250.0, false)]));

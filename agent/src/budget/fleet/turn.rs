@@ -200,7 +200,7 @@ impl Turns {
         let is_new = self.decider.is_none();
         let decider =
             self.decider.get_or_insert_with(|| Decider::after(link.me().clone(), before()));
-        let elapsed_s = if is_new { every_s } else { since_s.min(60.0).max(1e-3) };
+        let elapsed_s = if is_new { every_s } else { since_s.clamp(1e-3, 60.0) };
         (self.decided, self.decided_for) = (Some(Instant::now()), link.revision());
         if decider.hear(link.said(Topic::Draw).await?, elapsed_s) {
             decider.learn(link.said(Topic::Curves).await?);

@@ -76,9 +76,8 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
 /// A job of which no owner is named is one's own.
 fn needs_of_terms(scope: &BudgetScope) -> Action {
     match scope {
-        BudgetScope::Node => Action::SetBudget,
-        BudgetScope::User(uid) => Action::SetBudgetTerms(Some(*uid)),
-        BudgetScope::Job(job) => Action::SetBudgetTerms(job.uid),
+        BudgetScope::Node | BudgetScope::Fleet => Action::SetBudget,
+        of_user => Action::SetBudgetTerms(of_user.uid()),
     }
 }
 

@@ -194,7 +194,7 @@ impl Services {
             people: Arc::clone(&people),
         });
         let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
-        let budgets = budgets(&settings, &pfod, &stragglers, &ledger);
+        let budgets = budgets(&settings, &pfod, &stragglers, &ledger, fleet.clone());
         let guards = Guards::new(GuardMeans {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
@@ -243,6 +243,7 @@ fn budgets(
     pfod: &Pfod,
     stragglers: &Arc<Stragglers>,
     ledger: &Arc<Ledger>,
+    fleet: Option<Arc<Fleet>>,
 ) -> Arc<Budgets> {
     let paths = &settings.now().config.paths;
     Budgets::new(BudgetMeans {
@@ -251,7 +252,8 @@ fn budgets(
         stragglers: Arc::clone(stragglers),
         settings: Arc::clone(settings),
         ledger: Arc::clone(ledger),
-        files: BudgetFiles::under(&paths.state, &paths.runtime),
+        files: Arc::new(BudgetFiles::under(&paths.state, &paths.runtime)),
+        fleet,
     })
 }
 

@@ -101,6 +101,13 @@ impl Controller {
         self.known.get(job).map_or(1.0, |known| known.factor.value())
     }
 
+    /// Goes on from what another controller has ordered last: a job may still change to the point at this
+    /// place.
+    pub fn resume(&mut self, job: &str, place: usize) {
+        self.known.entry(job.into()).or_default().ordered = Some(place);
+        self.decided.insert(job.into(), place);
+    }
+
     /// Takes what was seen and says what is to be done. Slower points are ordered at once. Faster ones
     /// are ordered as far as the budget holds even if every change that is under way comes last.
     ///

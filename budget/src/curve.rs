@@ -119,6 +119,15 @@ impl Curve {
         self.points.len() - 1
     }
 
+    /// The corners of its lower hull, which are what a decision needs, or so many of them from its fastest
+    /// point to its slowest.
+    pub fn convex(&self, most: usize) -> Vec<Point> {
+        let last = self.corners.len() - 1;
+        let steps = last.min(most.max(2) - 1);
+        let corner = |step: usize| self.points[self.corner(step * last / steps.max(1))];
+        (0..=steps).map(corner).collect()
+    }
+
     /// The fastest place, from the given one or a faster one on, that draws no more than this.
     pub(crate) fn fastest_within(&self, power_w: f64) -> Option<usize> {
         let place = self.points.partition_point(|point| point.power_w > power_w);

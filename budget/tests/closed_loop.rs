@@ -320,3 +320,36 @@ fn a_new_controller_leaves_jobs_alone_that_keep_the_budget() {
     let after: Vec<usize> = plants.iter().map(|plant| plant.running).collect();
     assert_eq!(before, after);
 }
+
+#[test]
+fn a_new_controller_gives_away_no_watt_that_the_one_before_has_ordered() {
+    let mut plants = twenty(3);
+    let last = plants[0].curve.last();
+    plants.iter_mut().for_each(|plant| plant.running = last);
+    let now =
+        Now { budget_w: BUDGET_W, base_w: 0.0, meter_w: None, elapsed_s: 1.0, is_emergency: false };
+    let seen = |plant: &'static Plant| Seen {
+        name: &plant.name,
+        curve: &plant.curve,
+        weight: 1.0,
+        running: Some(plant.running),
+        measured_w: None,
+        is_held: false,
+        has_floor: false,
+        is_limited: false,
+    };
+    let plants: &'static [Plant] = plants.leak();
+    let all: Vec<Seen<'_>> = plants.iter().map(seen).collect();
+    let mut next = Controller::new();
+    // These were told to be as fast as they can, and may be at any moment.
+    let told: Vec<&str> = plants[..10].iter().map(|plant| &*plant.name).collect();
+    told.iter().for_each(|name| next.resume(name, 0));
+    let orders = next.next(&all, now).unwrap();
+    let most_w = |plant: &Plant| {
+        let place = orders.changes.get(&plant.name).copied().unwrap_or(plant.running);
+        let place = if told.contains(&&*plant.name) { 0 } else { place };
+        plant.curve.points()[place].power_w
+    };
+    let most_w: f64 = plants.iter().map(most_w).sum();
+    assert!(most_w <= BUDGET_W, "{most_w} W");
+}

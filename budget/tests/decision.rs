@@ -128,6 +128,30 @@ fn an_integer_program_finds_nothing_better_than_one_plan_less() {
 }
 
 #[test]
+fn what_is_convex_of_a_curve_has_its_ends_and_decides_nearly_as_well() {
+    let points: Vec<(f64, f64)> = (0..5000)
+        .map(|at| 1.0 + f64::from(at) / 5000.0)
+        .map(|s| (s, 900.0 / s.powf(1.8)))
+        .collect();
+    let all = curve(&points);
+    for most in [2, 3, 64, 10_000] {
+        let convex = all.convex(most);
+        assert!(convex.len() <= most.max(2), "{most}: {}", convex.len());
+        let ends = [convex[0], convex[convex.len() - 1]];
+        assert_eq!(ends, [all.points()[0], all.points()[all.last()]]);
+        assert!(convex.windows(2).all(|pair| pair[0].time_s < pair[1].time_s));
+    }
+    let few = Curve::new(all.convex(64), None).unwrap();
+    let room = Room { budget_w: 700.0, base_w: 0.0 };
+    let loss = |curve: &Curve| {
+        decide(&[Job { name: "j", curve, weight: 1.0, correction: 1.0 }], room).unwrap().loss
+    };
+    assert!(loss(&few) - loss(&all) < 0.01, "{} and {}", loss(&few), loss(&all));
+    let one = curve(&[(1.0, 5.0)]);
+    assert_eq!(one.convex(64), one.points());
+}
+
+#[test]
 fn a_budget_for_all_slows_nobody_down() {
     let jobs = [random_job(&mut Rng::with_seed(4), 20), random_job(&mut Rng::with_seed(5), 20)];
     let [most_w, _] = extent_w(&jobs);

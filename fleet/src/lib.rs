@@ -25,7 +25,7 @@ pub use member::{Degrees, Gpus, Incomplete, Member, Place, completeness};
 pub use node::{Node, NotANode};
 pub use participant::{OnPartition, Participant, Settings, Wish};
 pub use shared::{Change, Shared, SharedSwap, View};
-pub use standing::{Answered, Guard, OutOfReason, Pace, SlowStage, Standing, Watch};
+pub use standing::{Answered, Budgeted, Guard, OutOfReason, Pace, SlowStage, Standing, Watch};
 pub use swap::{
     Abort, Answer, Decision, Late, Length, PlanCut, Proposal, Report, Run, Took, Trial,
 };

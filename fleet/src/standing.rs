@@ -21,6 +21,10 @@ const COMPARISONS: usize = 3;
 /// How many times the fastest iteration a straggler's takes.
 const FACTORS: RangeInclusive<f64> = 1.0..=1e6;
 
+/// The seconds that a step may take, and the watts that a job may draw.
+const STEPS_S: RangeInclusive<f64> = 1e-9..=1e9;
+const POWERS_W: RangeInclusive<f64> = 1e-3..=1e12;
+
 /// By how many millionths a stage may be slower than was profiled, and how many times.
 const SHARES_PPM: RangeInclusive<i32> = -1_000_000..=1_000_000_000;
 
@@ -37,6 +41,43 @@ pub struct Standing {
     /// That slow stages are answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watch: Option<Watch>,
+    /// That a power budget has it run this, in place of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budgeted: Option<Budgeted>,
+}
+
+/// What a power budget has taken a job from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, try_from = "UncheckedBudgeted")]
+pub struct Budgeted {
+    /// What the job runs by itself.
+    pub before: Run,
+    /// A step of that, in seconds.
+    pub time_s: f64,
+    /// What all GPUs of the job draw meanwhile, in watts.
+    pub power_w: f64,
+    /// The point of the job's curve that it runs instead.
+    pub tag: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UncheckedBudgeted {
+    before: Run,
+    time_s: f64,
+    power_w: f64,
+    tag: u32,
+}
+
+impl TryFrom<UncheckedBudgeted> for Budgeted {
+    type Error = OutOfReason;
+
+    fn try_from(read: UncheckedBudgeted) -> Result<Self, OutOfReason> {
+        let UncheckedBudgeted { before, time_s, power_w, tag } = read;
+        let time_s = within("the time of a step", time_s, &STEPS_S)?;
+        let power_w = within("the power of a job", power_w, &POWERS_W)?;
+        Ok(Self { before, time_s, power_w, tag })
+    }
 }
 
 /// A guard of what the job runs. Shares are of a step's time at default clocks.
@@ -258,7 +299,7 @@ impl Standing {
     /// What stands for another plan that a user asked for, which runs from a step on.
     pub(crate) fn for_another(&self, step: u64) -> Self {
         let guard = self.guard.as_ref().map(|guard| guard.anew(step));
-        Self { guard, straggler: None, watch: self.watch.clone() }
+        Self { guard, straggler: None, watch: self.watch.clone(), budgeted: None }
     }
 }
 
@@ -307,7 +348,12 @@ mod tests {
         let straggler =
             Answered { factor: 1.2, before: Run::DefaultClocks, found: BTreeMap::new() };
         let measured = guard().after(9, Some((0.5, 20)));
-        let standing = Standing { guard: Some(measured), straggler: Some(straggler), watch: None };
+        let budgeted = Budgeted { before: Run::DefaultClocks, time_s: 1.0, power_w: 9.0, tag: 3 };
+        let written = serde_json::to_string(&budgeted).unwrap();
+        assert_eq!(serde_json::from_str::<Budgeted>(&written).unwrap(), budgeted);
+        assert!(serde_json::from_str::<Budgeted>(&written.replace("1.0", "-1.0")).is_err());
+        let (guard_of, straggler, budgeted) = (Some(measured), Some(straggler), Some(budgeted));
+        let standing = Standing { guard: guard_of, straggler, watch: None, budgeted };
         let another = standing.for_another(40);
         assert_eq!(another, Standing { guard: Some(guard().anew(40)), ..Standing::default() });
     }

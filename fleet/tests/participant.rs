@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use pfo_fleet::{
-    Abort, Action, Answer, Change, Decision, Degrees, Digest, Event, Gpus, Guard, Length, Member,
-    Node, OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs, Seen,
-    Settings, Shared, Standing, SwapAnswer, Terms, Told, Took, Trial, View, Write,
+    Abort, Action, Answer, Budgeted, Change, Decision, Degrees, Digest, Event, Gpus, Guard, Length,
+    Member, Node, OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs,
+    Seen, Settings, Shared, Standing, SwapAnswer, Terms, Told, Took, Trial, View, Write,
 };
-use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
+use pfo_vocabulary::{DpRank, Mhz, Rank, Stage, TpRank, Uid};
 
 const SLICE: Digest = Digest([7; 32]);
 
@@ -444,6 +444,30 @@ fn what_stands_beside_a_plan_is_carried_on_and_another_plan_is_guarded_anew() {
     let late = Terms { after: Some(7), ..Terms::default() };
     let told = wished(&mut alone, run(), late);
     assert!(matches!(told[..], [Action::Tell(Told::Changed)]), "{told:?}");
+}
+
+#[test]
+fn a_rollback_leads_to_no_plan_that_a_power_budget_had_the_job_run() {
+    let proposed = |actions: &[Action]| {
+        let rollback = |action: &Action| match action {
+            Action::Propose { proposal, .. } => Some(proposal.rollback.clone()),
+            _ => None,
+        };
+        actions.iter().find_map(rollback).unwrap()
+    };
+    let own = Run::Uniform(Mhz(900));
+    let budgeted = Budgeted { before: own.clone(), time_s: 1.0, power_w: 9.0, tag: 3 };
+    let standing = Standing { budgeted: Some(budgeted), ..Standing::default() };
+    // Nothing is run so that `pfod` shows what it does in this test.
+    let slowed =
+        Proposal { run: Run::DefaultClocks, standing: standing.clone(), ..proposal(106, 100) };
+    let mut alone = Alone::at(100);
+    commit(&mut alone, 1, &slowed);
+    let again = Terms { standing: Some(standing), ..Terms::default() };
+    for terms in [again, Terms::default()] {
+        let another = wished(&mut alone.clone(), run(), terms);
+        assert_eq!(proposed(&another), Some(own.clone()));
+    }
 }
 
 #[test]

@@ -1,7 +1,5 @@
 use pfo_fleet::Digest;
 
-use crate::verbs::LARGEST_SLICE;
-
 /// Why the store has not done what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -20,9 +18,9 @@ pub enum StoreError {
     /// A file of the credentials cannot be used.
     #[error("{0}")]
     Credentials(String),
-    /// A slice is larger than any plan's, or more was measured than a trial hands in.
-    #[error("a value of {0} bytes is larger than {LARGEST_SLICE}")]
-    TooLarge(usize),
+    /// A slice is larger than any plan's, more was measured than a trial hands in, or a record is too large.
+    #[error("a value of {0} bytes is larger than {1}")]
+    TooLarge(usize, usize),
     /// Nobody has published the slice.
     #[error("the store has no slice {0}")]
     Missing(Digest),

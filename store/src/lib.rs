@@ -17,4 +17,6 @@ pub use error::StoreError;
 pub use etcd::{Credentials, Etcd, EtcdJob, EtcdSettings};
 pub use job::JobId;
 pub use memory::{Memory, MemoryJob};
-pub use verbs::{LARGEST_SLICE, Measured, News, Store, WatchedJob, digest_of};
+pub use verbs::{
+    Agreed, LARGEST_RECORD, LARGEST_SLICE, Measured, News, Store, Topic, WatchedJob, digest_of,
+};

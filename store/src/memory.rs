@@ -8,7 +8,9 @@ use tokio::sync::Notify;
 
 use crate::error::StoreError;
 use crate::job::JobId;
-use crate::verbs::{Measured, News, Store, WatchedJob, fits, named};
+use crate::verbs::{
+    Agreed, LARGEST_RECORD, Measured, News, Store, Topic, WatchedJob, fits, fits_in, named,
+};
 
 /// One node's view of a store in memory.
 #[derive(Clone, Debug)]
@@ -16,6 +18,15 @@ pub struct Memory {
     me: Node,
     nodes: Arc<Mutex<BTreeMap<Node, String>>>,
     jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
+    common: Arc<Common>,
+}
+
+/// What no job has.
+#[derive(Debug, Default)]
+struct Common {
+    agreed: Mutex<BTreeMap<Agreed, (u64, Vec<u8>)>>,
+    changed: Notify,
+    said: Mutex<BTreeMap<(Topic, Node), Vec<u8>>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,13 +52,13 @@ impl Memory {
     /// An empty store, as a node sees it.
     #[must_use]
     pub fn new(me: Node) -> Self {
-        Self { me, nodes: Arc::default(), jobs: Arc::default() }
+        Self { me, nodes: Arc::default(), jobs: Arc::default(), common: Arc::default() }
     }
 
     /// The same store, as another node sees it.
     #[must_use]
     pub fn seen_by(&self, me: Node) -> Self {
-        Self { me, nodes: Arc::clone(&self.nodes), jobs: Arc::clone(&self.jobs) }
+        Self { me, ..self.clone() }
     }
 
     /// Expires the lease of this node.
@@ -199,6 +210,46 @@ impl Store for Memory {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let found = self.with(job, |job| job.parts.get(node).cloned());
         Ok(found.filter(|(of, _)| *of == number).map(|(_, part)| part))
+    }
+
+    async fn agree(
+        &self,
+        what: Agreed,
+        revision: u64,
+        record: &[u8],
+    ) -> Result<Option<u64>, StoreError> {
+        fits_in(record, LARGEST_RECORD)?;
+        let mut agreed = lock(&self.common.agreed);
+        let now = agreed.get(&what).map_or(0, |(now, _)| *now);
+        if now != revision {
+            return Ok(None);
+        }
+        agreed.insert(what, (now + 1, record.to_vec()));
+        self.common.changed.notify_waiters();
+        Ok(Some(now + 1))
+    }
+
+    async fn agreed(&self, what: Agreed, other_than: u64) -> Result<(u64, Vec<u8>), StoreError> {
+        loop {
+            let changed = self.common.changed.notified();
+            let now = lock(&self.common.agreed).get(&what).cloned();
+            if let Some(now) = now.filter(|(revision, _)| *revision != other_than) {
+                return Ok(now);
+            }
+            changed.await;
+        }
+    }
+
+    async fn say(&self, topic: Topic, said: &[u8]) -> Result<(), StoreError> {
+        fits(said)?;
+        lock(&self.common.said).insert((topic, self.me.clone()), said.to_vec());
+        Ok(())
+    }
+
+    async fn said(&self, topic: Topic) -> Result<BTreeMap<Node, Vec<u8>>, StoreError> {
+        let said = lock(&self.common.said);
+        let of_topic = said.iter().filter(|((of, _), _)| *of == topic);
+        Ok(of_topic.map(|((_, node), said)| (node.clone(), said.clone())).collect())
     }
 
     async fn watch(&self, job: &JobId, view: View) -> Result<MemoryJob, StoreError> {

@@ -14,6 +14,28 @@ use crate::job::JobId;
 /// no larger.
 pub const LARGEST_SLICE: usize = 256 * 1024;
 
+/// A record that the whole fleet shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Agreed {
+    /// The power budgets, and on which terms jobs count for them.
+    Budgets,
+    /// Which job runs which point for them.
+    Blueprint,
+}
+
+/// What each node says of itself for the power budgets of the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// What it draws.
+    Draw,
+    /// What its jobs can run.
+    Curves,
+}
+
+/// The largest record of the fleet, in bytes: below what etcd takes at once. What a node says is no larger
+/// than a slice.
+pub const LARGEST_RECORD: usize = 1024 * 1024;
+
 /// What a watch says.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "few exist at a time, each for a moment")]
@@ -142,6 +164,32 @@ pub trait Store: Send + Sync + 'static {
         node: &Node,
     ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
+    /// Replaces a record of the fleet, if it has this revision: 0 if there is none. Returns its new revision,
+    /// which is higher; none if it has another one.
+    fn agree(
+        &self,
+        what: Agreed,
+        revision: u64,
+        record: &[u8],
+    ) -> impl Future<Output = Result<Option<u64>, StoreError>> + Send;
+
+    /// A record of the fleet with its revision, as soon as that is another one than this: 0 for none.
+    fn agreed(
+        &self,
+        what: Agreed,
+        other_than: u64,
+    ) -> impl Future<Output = Result<(u64, Vec<u8>), StoreError>> + Send;
+
+    /// Says something of this node in place of what it said before. It stays when the node is gone.
+    fn say(&self, topic: Topic, said: &[u8])
+    -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What each node says.
+    fn said(
+        &self,
+        topic: Topic,
+    ) -> impl Future<Output = Result<BTreeMap<Node, Vec<u8>>, StoreError>> + Send;
+
     /// So much of the job, and every change of that: those of the swaps and their decisions, and those of
     /// all else, in the order in which they were made; in a whole job all of them in one order.
     fn watch(
@@ -169,5 +217,9 @@ pub(crate) fn named(slice: &[u8]) -> Result<Digest, StoreError> {
 }
 
 pub(crate) fn fits(value: &[u8]) -> Result<(), StoreError> {
-    if value.len() > LARGEST_SLICE { Err(StoreError::TooLarge(value.len())) } else { Ok(()) }
+    fits_in(value, LARGEST_SLICE)
+}
+
+pub(crate) fn fits_in(value: &[u8], most: usize) -> Result<(), StoreError> {
+    if value.len() > most { Err(StoreError::TooLarge(value.len(), most)) } else { Ok(()) }
 }

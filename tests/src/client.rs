@@ -110,7 +110,12 @@ impl Client {
 
     /// Sends the next event.
     pub fn tell(&mut self, mark: Mark) {
-        let event = Event { sequence: self.sequence, client_ns: 0, mark };
+        self.tell_at(0, mark);
+    }
+
+    /// Sends the next event, as if it had happened at a time.
+    pub fn tell_at(&mut self, client_ns: u64, mark: Mark) {
+        let event = Event { sequence: self.sequence, client_ns, mark };
         self.sequence += 1;
         self.say(&ClientMessage::Event(event));
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use pfo_fleet::Node;
 use pfo_protocol::{BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobName, JobSelector, Uid};
 use pfo_service::{boot_id, read_versioned, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::budget::known::{Ordered, Own};
 use crate::job::JobKey;
 
-const FORMAT: &str = "pfo-agent-budget/1";
+pub(super) const FORMAT: &str = "pfo-agent-budget/1";
+const FLEET_FORMAT: &str = "pfo-agent-budget-fleet/1";
 const SLOWED_FORMAT: &str = "pfo-agent-budget-jobs/1";
 
 /// An order with who gave it.
@@ -24,6 +26,9 @@ pub(super) struct Kept {
     pub(super) since_unix_s: u64,
     /// What its file said when it could be read last.
     pub(super) text: Option<String>,
+    /// The node whose file it is, in a budget of the fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) by_node: Option<Node>,
 }
 
 /// A job that a budget has slowed down.
@@ -45,9 +50,10 @@ pub(super) struct Book {
     pub(super) terms: BTreeMap<BudgetScope, BudgetTerms>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What is written of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OnDisk {
+pub(super) struct OnDisk {
     format: String,
     orders: Vec<Kept>,
     terms: Vec<BudgetTerms>,
@@ -64,30 +70,66 @@ struct SlowedOnDisk {
     capped: Vec<GpuUuid>,
 }
 
+/// What was known of the budgets of the fleet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KnownOfFleet {
+    format: String,
+    pub(super) book: OnDisk,
+    /// What this node may draw, in watts.
+    pub(super) share_w: Option<f64>,
+}
+
+impl KnownOfFleet {
+    pub(super) fn new(book: &Book, share_w: Option<f64>) -> Self {
+        Self { format: FLEET_FORMAT.into(), book: OnDisk::of(book), share_w }
+    }
+}
+
+impl OnDisk {
+    pub(super) fn of(book: &Book) -> Self {
+        let (orders, terms) = (book.orders.values().cloned(), book.terms.values().cloned());
+        Self { format: FORMAT.into(), orders: orders.collect(), terms: terms.collect() }
+    }
+
+    pub(super) fn book(self) -> Book {
+        let orders = self.orders.into_iter().map(|kept| (kept.order.scope.clone(), kept));
+        let terms = self.terms.into_iter().map(|terms| (terms.scope.clone(), terms));
+        Book { orders: orders.collect(), terms: terms.collect() }
+    }
+}
+
 /// The files.
 #[derive(Debug)]
 pub(crate) struct BudgetFiles {
     orders: PathBuf,
+    fleet: PathBuf,
     slowed: PathBuf,
     boot_id: String,
 }
 
-/// The scopes that a job is in, the narrowest first.
-fn scopes(key: &JobKey) -> [BudgetScope; 3] {
-    let job = JobSelector { job: key.name.clone(), uid: Some(key.uid) };
-    [BudgetScope::Job(job), BudgetScope::User(key.uid), BudgetScope::Node]
+/// The scopes that a job is in, the narrowest first. No node alone slows a job on several down.
+fn scopes(key: &JobKey, spans_nodes: bool) -> [BudgetScope; 6] {
+    let job = || JobSelector { job: key.name.clone(), uid: Some(key.uid) };
+    let node = [BudgetScope::Job(job()), BudgetScope::User(key.uid), BudgetScope::Node];
+    let fleet = [BudgetScope::FleetJob(job()), BudgetScope::FleetUser(key.uid), BudgetScope::Fleet];
+    let ([a, b, c], [d, e, f]) = (node, fleet);
+    if spans_nodes { [d, e, f, a, b, c] } else { [a, d, b, e, c, f] }
 }
 
 impl Book {
     /// The budget that a job counts for: that of the narrowest scope.
-    pub(super) fn scope_of(&self, key: &JobKey) -> Option<BudgetScope> {
-        scopes(key).into_iter().find(|scope| self.orders.contains_key(scope))
+    pub(super) fn scope_of(&self, key: &JobKey, spans_nodes: bool) -> Option<BudgetScope> {
+        scopes(key, spans_nodes).into_iter().find(|scope| self.orders.contains_key(scope))
     }
 
-    /// The scope of the only job of this name that something is set for.
-    pub(super) fn scope_named(&self, name: &JobName) -> Option<BudgetScope> {
-        let is_named =
-            |scope: &&BudgetScope| matches!(scope, BudgetScope::Job(job) if job.job == *name);
+    /// The scope of the only job of this name that something is set for, on the node or in the fleet.
+    pub(super) fn scope_named(&self, name: &JobName, in_fleet: bool) -> Option<BudgetScope> {
+        let is_named = |scope: &&BudgetScope| match scope {
+            BudgetScope::Job(job) => !in_fleet && job.job == *name,
+            BudgetScope::FleetJob(job) => in_fleet && job.job == *name,
+            _ => false,
+        };
         let mut named: Vec<_> =
             self.orders.keys().chain(self.terms.keys()).filter(is_named).collect();
         named.sort_unstable();
@@ -96,8 +138,8 @@ impl Book {
     }
 
     /// The weight and the floor of a job, each as the narrowest scope has it that says one.
-    pub(super) fn terms_of(&self, key: &JobKey) -> (Option<f64>, Option<f64>) {
-        let scopes = scopes(key);
+    pub(super) fn terms_of(&self, key: &JobKey, spans_nodes: bool) -> (Option<f64>, Option<f64>) {
+        let scopes = scopes(key, spans_nodes);
         let terms = || scopes.iter().filter_map(|scope| self.terms.get(scope));
         (terms().find_map(|terms| terms.weight), terms().find_map(|terms| terms.slowest))
     }
@@ -107,6 +149,7 @@ impl BudgetFiles {
     pub(crate) fn under(state: &Path, runtime: &Path) -> Self {
         Self {
             orders: state.join("budget").join("budget.json"),
+            fleet: state.join("budget").join("fleet.json"),
             slowed: runtime.join("budget").join("jobs.json"),
             boot_id: boot_id(),
         }
@@ -115,10 +158,8 @@ impl BudgetFiles {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn write(&self, book: &Book) -> io::Result<()> {
-        let (orders, terms) = (book.orders.values().cloned(), book.terms.values().cloned());
-        let content =
-            OnDisk { format: FORMAT.into(), orders: orders.collect(), terms: terms.collect() };
-        replace_in_own_directory(&self.orders, &serde_json::to_vec_pretty(&content)?)
+        let content = serde_json::to_vec_pretty(&OnDisk::of(book))?;
+        replace_in_own_directory(&self.orders, &content)
     }
 
     /// # Errors
@@ -129,9 +170,24 @@ impl BudgetFiles {
         else {
             return Ok(Book::default());
         };
-        let orders = content.orders.into_iter().map(|kept| (kept.order.scope.clone(), kept));
-        let terms = content.terms.into_iter().map(|terms| (terms.scope.clone(), terms));
-        Ok(Book { orders: orders.collect(), terms: terms.collect() })
+        Ok(content.book())
+    }
+
+    /// Keeps what the fleet has agreed on, for an agent that does not reach the store.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn write_fleet(&self, known: &KnownOfFleet) -> io::Result<()> {
+        replace_in_own_directory(&self.fleet, &serde_json::to_vec(known)?)
+    }
+
+    /// What an earlier agent knew of that.
+    pub(super) fn read_fleet(&self) -> Option<KnownOfFleet> {
+        read_versioned(&self.fleet, FLEET_FORMAT).unwrap_or_else(|why| {
+            let path = self.fleet.display();
+            tracing::warn!("{path} cannot be read, so the store has to answer first: {why}");
+            None
+        })
     }
 
     /// # Errors
@@ -176,7 +232,7 @@ mod tests {
             down_w_per_s: Some(5.0),
             emergency: false,
         };
-        Kept { order, by_uid: Uid(0), since_unix_s: 7, text: None }
+        Kept { order, by_uid: Uid(0), since_unix_s: 7, text: None, by_node: None }
     }
 
     fn key(uid: u32, name: &str) -> JobKey {
@@ -202,12 +258,12 @@ mod tests {
     #[test]
     fn the_narrowest_scope_has_its_say() {
         let book = book();
-        assert_eq!(book.scope_of(&key(5, "j")), Some(BudgetScope::User(Uid(5))));
-        assert_eq!(book.scope_of(&key(6, "j")), Some(BudgetScope::Node));
-        assert_eq!(Book::default().scope_of(&key(6, "j")), None);
-        assert_eq!(book.terms_of(&key(5, "j")), (Some(2.0), Some(1.1)));
-        assert_eq!(book.terms_of(&key(5, "k")), (Some(2.0), Some(1.5)));
-        assert_eq!(book.terms_of(&key(6, "j")), (None, Some(1.5)));
+        assert_eq!(book.scope_of(&key(5, "j"), false), Some(BudgetScope::User(Uid(5))));
+        assert_eq!(book.scope_of(&key(6, "j"), false), Some(BudgetScope::Node));
+        assert_eq!(Book::default().scope_of(&key(6, "j"), false), None);
+        assert_eq!(book.terms_of(&key(5, "j"), false), (Some(2.0), Some(1.1)));
+        assert_eq!(book.terms_of(&key(5, "k"), false), (Some(2.0), Some(1.5)));
+        assert_eq!(book.terms_of(&key(6, "j"), false), (None, Some(1.5)));
     }
 
     #[test]
@@ -215,13 +271,13 @@ mod tests {
         let mut book = book();
         let name = "j".parse().unwrap();
         let of_5 = BudgetScope::Job(key(5, "j").selector());
-        assert_eq!(book.scope_named(&name), Some(of_5.clone()));
+        assert_eq!(book.scope_named(&name, false), Some(of_5.clone()));
         book.orders.insert(of_5.clone(), kept(of_5.clone()));
-        assert_eq!(book.scope_named(&name), Some(of_5));
+        assert_eq!(book.scope_named(&name, false), Some(of_5));
         let of_6 = BudgetScope::Job(key(6, "j").selector());
         book.orders.insert(of_6.clone(), kept(of_6));
-        assert_eq!(book.scope_named(&name), None);
-        assert_eq!(book.scope_named(&"k".parse().unwrap()), None);
+        assert_eq!(book.scope_named(&name, false), None);
+        assert_eq!(book.scope_named(&"k".parse().unwrap(), false), None);
     }
 
     #[test]

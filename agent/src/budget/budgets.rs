@@ -7,14 +7,16 @@ use std::time::SystemTime;
 use pfo_protocol::{
     BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, JobName, Refusal, RefusalCode, Uid,
 };
-use pfo_service::{lock, unix_s};
+use pfo_service::{blocking, lock, unix_s};
 use tokio::sync::Notify;
 
 use crate::budget::book::{Book, BudgetFiles, Kept, Slowed};
 use crate::budget::caps::Caps;
+use crate::budget::fleet::{Link, Makers};
 use crate::budget::known::Known;
 use crate::budget::level::Level;
 use crate::budget::report::{Shown, sees};
+use crate::fleet::Fleet;
 use crate::job::JobKey;
 use crate::ledger::Ledger;
 use crate::pfod::{Pfod, Questions};
@@ -35,7 +37,16 @@ pub(crate) struct BudgetMeans {
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) settings: Arc<InForce>,
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) files: BudgetFiles,
+    pub(crate) files: Arc<BudgetFiles>,
+    pub(crate) fleet: Option<Arc<Fleet>>,
+}
+
+impl BudgetMeans {
+    /// Who makes plans of jobs that have ranks on other nodes.
+    pub(super) fn makers(&self) -> Option<Makers> {
+        let fleet = Arc::clone(self.fleet.as_ref()?);
+        Some(Makers { fleet, stragglers: Arc::clone(&self.stragglers) })
+    }
 }
 
 /// Every budget.
@@ -43,6 +54,8 @@ pub(crate) struct BudgetMeans {
 pub(crate) struct Budgets {
     pub(super) means: BudgetMeans,
     pub(super) book: Mutex<Book>,
+    /// What the fleet has agreed on, if the node is in one.
+    pub(super) link: Option<Link>,
     pub(super) shown: Mutex<Shown>,
     /// What an earlier agent left.
     pub(super) left: Mutex<(BTreeMap<JobKey, Known>, Caps)>,
@@ -53,8 +66,10 @@ pub(crate) struct Budgets {
 
 impl Budgets {
     pub(crate) fn new(means: BudgetMeans) -> Arc<Self> {
+        let link = means.fleet.clone().map(|fleet| Link::new(fleet, Arc::clone(&means.files)));
         Arc::new(Self {
             means,
+            link,
             book: Mutex::default(),
             shown: Mutex::default(),
             left: Mutex::default(),
@@ -68,6 +83,9 @@ impl Budgets {
         match self.means.files.read() {
             Ok(book) => *lock(&self.book) = book,
             Err(why) => tracing::error!("no power budget is in force: {why}"),
+        }
+        if let Some(link) = &self.link {
+            link.restore();
         }
         let (mut left, mut bound) = (lock(&self.left), lock(&self.bound));
         let (slowed, capped) = self.means.files.read_slowed();
@@ -85,28 +103,47 @@ impl Budgets {
         lock(&self.bound).contains(key)
     }
 
+    /// Every budget and all terms, those of the fleet among them.
+    pub(super) fn all(&self) -> Book {
+        let mut book = lock(&self.book).clone();
+        if let Some(link) = &self.link {
+            let of_fleet = link.book();
+            book.orders.extend(of_fleet.orders);
+            book.terms.extend(of_fleet.terms);
+        }
+        book
+    }
+
     /// Sets a budget in the place of the one of the same scope.
     ///
     /// # Errors
     /// If its file is wrong, there are too many, or it cannot be kept.
-    pub(crate) fn set(&self, order: BudgetOrder, by_uid: Uid) -> Result<(), Refusal> {
-        let text = Level::of(&order, None)?.text().map(str::to_owned);
-        let scope = order.scope.clone();
-        let kept = Kept { order, by_uid, since_unix_s: unix_s(SystemTime::now()), text };
-        self.change(|book| {
+    pub(crate) async fn set(
+        self: &Arc<Self>,
+        order: BudgetOrder,
+        by_uid: Uid,
+    ) -> Result<(), Refusal> {
+        let (scope, read) = (order.scope.clone(), order.clone());
+        let level = blocking(move || Level::of(&read, None)).await??;
+        let (text, since_unix_s) = (level.text().map(str::to_owned), unix_s(SystemTime::now()));
+        let by_node = self.link.as_ref().filter(|_| scope.is_of_fleet());
+        let by_node = by_node.map(|link| link.me().clone());
+        let kept = Kept { order, by_uid, since_unix_s, text, by_node };
+        self.change(&scope.clone(), move |book| {
             let is_new = !book.orders.contains_key(&scope);
             check_room("budgets", book.orders.len(), MOST_ORDERS, is_new)?;
-            book.orders.insert(scope, kept);
+            book.orders.insert(scope.clone(), kept.clone());
             Ok(())
         })
+        .await
     }
 
     /// Ends a budget.
     ///
     /// # Errors
     /// If there is none, or that cannot be kept.
-    pub(crate) fn clear(&self, scope: &BudgetScope) -> Result<(), Refusal> {
-        self.change(|book| match book.orders.remove(scope) {
+    pub(crate) async fn clear(self: &Arc<Self>, scope: BudgetScope) -> Result<(), Refusal> {
+        self.change(&scope.clone(), move |book| match book.orders.remove(&scope) {
             Some(_) => Ok(()),
             None => Err(Refusal::new(
                 RefusalCode::NoPlan,
@@ -114,44 +151,75 @@ impl Budgets {
                 "`pfoctl budget status` shows those that are set",
             )),
         })
+        .await
     }
 
     /// Sets the terms of a scope; terms that say nothing are forgotten.
     ///
     /// # Errors
     /// If there are too many, or that cannot be kept.
-    pub(crate) fn set_terms(&self, terms: BudgetTerms) -> Result<(), Refusal> {
-        self.change(|book| {
+    pub(crate) async fn set_terms(self: &Arc<Self>, terms: BudgetTerms) -> Result<(), Refusal> {
+        self.change(&terms.scope.clone(), move |book| {
             if terms.weight.is_none() && terms.slowest.is_none() {
                 book.terms.remove(&terms.scope);
                 return Ok(());
             }
             let is_new = !book.terms.contains_key(&terms.scope);
             check_room("terms of jobs", book.terms.len(), MOST_TERMS, is_new)?;
-            book.terms.insert(terms.scope.clone(), terms);
+            book.terms.insert(terms.scope.clone(), terms.clone());
             Ok(())
         })
+        .await
     }
 
     /// The terms of a scope.
     pub(crate) fn terms(&self, scope: &BudgetScope) -> Option<BudgetTerms> {
-        lock(&self.book).terms.get(scope).cloned()
+        self.all().terms.get(scope).cloned()
     }
 
     /// The scope of the only job of this name that something is set for, if the peer may see it.
-    pub(crate) fn of_ended_job(&self, name: &JobName, only_of: Option<Uid>) -> Option<BudgetScope> {
-        lock(&self.book).scope_named(name).filter(|scope| sees(scope, only_of))
+    pub(crate) fn of_ended_job(
+        &self,
+        name: &JobName,
+        in_fleet: bool,
+        only_of: Option<Uid>,
+    ) -> Option<BudgetScope> {
+        self.all().scope_named(name, in_fleet).filter(|scope| sees(scope, only_of))
     }
 
     /// What one user may see of them, or all.
     pub(crate) fn report(&self, only_of: Option<Uid>) -> BudgetReport {
-        let book = lock(&self.book).clone();
-        let (budgets, jobs) = lock(&self.shown).of(&book, only_of);
+        let book = self.all();
+        let (mut budgets, mut jobs) = lock(&self.shown).of(&book, only_of);
+        if let Some(link) = &self.link {
+            link.show(only_of, &mut budgets, &mut jobs);
+        }
         let terms = book.terms.into_values().filter(|terms| sees(&terms.scope, only_of));
         BudgetReport { budgets, terms: terms.collect(), jobs }
     }
 
-    fn change(&self, what: impl FnOnce(&mut Book) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    async fn change(
+        self: &Arc<Self>,
+        scope: &BudgetScope,
+        what: impl Fn(&mut Book) -> Result<(), Refusal> + Send + 'static,
+    ) -> Result<(), Refusal> {
+        if !scope.is_of_fleet() {
+            let budgets = Arc::clone(self);
+            return blocking(move || budgets.change_here(what)).await?;
+        }
+        let Some(link) = &self.link else {
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                "this node is in no fleet",
+                "give the endpoints of etcd in [fleet] of agent.toml, and restart pfo-agent",
+            ));
+        };
+        link.order(what).await?;
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    fn change_here(&self, what: impl Fn(&mut Book) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let mut book = lock(&self.book);
         let mut changed = book.clone();
         what(&mut changed)?;

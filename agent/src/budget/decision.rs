@@ -1,15 +1,16 @@
 //! From what was gathered to which job runs which point. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use pfo_budget::{BudgetError, Controller, Curve, Now, Orders, Seen, Share};
 
 use crate::job::JobKey;
 
-/// A job that can be slowed down, as it is now.
+/// A job that can be slowed down, as it is now. What its key shows is no other job's.
 #[derive(Clone, Debug)]
-pub(crate) struct Gathered {
-    pub(crate) key: JobKey,
+pub(crate) struct Gathered<K = JobKey> {
+    pub(crate) key: K,
     /// What it can run. The tags are of the caller.
     pub(crate) curve: Curve,
     pub(crate) weight: f64,
@@ -27,8 +28,8 @@ pub(crate) struct Gathered {
 
 /// Everything that a decision follows from.
 #[derive(Clone, Debug)]
-pub(crate) struct Draw {
-    pub(crate) jobs: Vec<Gathered>,
+pub(crate) struct Draw<K = JobKey> {
+    pub(crate) jobs: Vec<Gathered<K>>,
     /// What is drawn without these jobs, in watts.
     pub(crate) base_w: f64,
     pub(crate) budget_w: f64,
@@ -38,28 +39,24 @@ pub(crate) struct Draw {
 
 /// Which job runs which point, and what that costs it.
 #[derive(Clone, Debug)]
-pub(crate) struct Blueprint {
+pub(crate) struct Decided<K = JobKey> {
     /// The tags of the points that jobs have to change to.
-    pub(crate) changes: BTreeMap<JobKey, u32>,
+    pub(crate) changes: BTreeMap<K, u32>,
     /// The power limits of jobs, in watts for all their GPUs.
-    pub(crate) limits: BTreeMap<JobKey, f64>,
+    pub(crate) limits: BTreeMap<K, f64>,
     /// What each job that can be changed was given.
-    pub(crate) shares: BTreeMap<JobKey, Share>,
+    pub(crate) shares: BTreeMap<K, Share>,
     pub(crate) reserve_w: f64,
     pub(crate) price: f64,
     /// The watts that are missing with every job at its floor.
     pub(crate) missing_w: Option<f64>,
 }
 
-impl Gathered {
+impl<K> Gathered<K> {
     /// The place in its curve of what it runs.
     pub(crate) fn place(&self) -> Option<usize> {
         let points = self.curve.points();
         points.iter().position(|point| Some(point.tag) == self.running)
-    }
-
-    fn name(&self) -> String {
-        format!("{}/{}", self.key.uid, self.key.name)
     }
 }
 
@@ -67,8 +64,11 @@ impl Gathered {
 ///
 /// # Errors
 /// If a number is none.
-pub(crate) fn decide(controller: &mut Controller, draw: &Draw) -> Result<Blueprint, BudgetError> {
-    let names: Vec<String> = draw.jobs.iter().map(Gathered::name).collect();
+pub(crate) fn decide<K: Clone + Display + Ord>(
+    controller: &mut Controller,
+    draw: &Draw<K>,
+) -> Result<Decided<K>, BudgetError> {
+    let names: Vec<String> = draw.jobs.iter().map(|job| job.key.to_string()).collect();
     let jobs: Vec<Seen<'_>> =
         draw.jobs.iter().zip(&names).map(|(job, name)| seen(job, name)).collect();
     let now = Now {
@@ -79,14 +79,16 @@ pub(crate) fn decide(controller: &mut Controller, draw: &Draw) -> Result<Bluepri
         is_emergency: draw.is_emergency,
     };
     let Orders { decision, changes, limits, reserve_w } = controller.next(&jobs, now)?;
-    let of = |name: &str| draw.jobs.iter().zip(&names).find(|(_, own)| *own == name);
+    let by_name: BTreeMap<&str, &Gathered<K>> =
+        names.iter().map(String::as_str).zip(&draw.jobs).collect();
+    let of = |name: &str| by_name.get(name).copied();
     let change = |(name, place): (String, usize)| {
-        let (job, _) = of(&name)?;
+        let job = of(&name)?;
         Some((job.key.clone(), job.curve.points().get(place)?.tag))
     };
-    let share = |(name, share): (String, Share)| Some((of(&name)?.0.key.clone(), share));
-    let limit = |(name, limit_w): (String, f64)| Some((of(&name)?.0.key.clone(), limit_w));
-    Ok(Blueprint {
+    let share = |(name, share): (String, Share)| Some((of(&name)?.key.clone(), share));
+    let limit = |(name, limit_w): (String, f64)| Some((of(&name)?.key.clone(), limit_w));
+    Ok(Decided {
         limits: limits.into_iter().filter_map(limit).collect(),
         changes: changes.into_iter().filter_map(change).collect(),
         shares: decision.shares.into_iter().filter_map(share).collect(),
@@ -96,7 +98,7 @@ pub(crate) fn decide(controller: &mut Controller, draw: &Draw) -> Result<Bluepri
     })
 }
 
-fn seen<'a>(job: &'a Gathered, name: &'a str) -> Seen<'a> {
+fn seen<'a, K>(job: &'a Gathered<K>, name: &'a str) -> Seen<'a> {
     Seen {
         name,
         curve: &job.curve,

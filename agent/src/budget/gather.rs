@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pfo_budget::{Curve, Point, Steering};
-use pfo_protocol::{BudgetScope, BudgetSteering, GpuStatus, GpuUuid, JobView};
+use pfo_protocol::{
+    BudgetScope, BudgetSteering, GpuStatus, GpuUuid, JobStatus, JobView, RankPosition,
+};
 
 use crate::budget::book::Book;
 use crate::budget::budgets::BudgetMeans;
 use crate::budget::caps::Caps;
 use crate::budget::decision::Gathered;
-use crate::budget::job_curve::{of_frontier, of_uniform_clocks};
+use crate::budget::job_curve::{common_clocks, of_frontier, of_uniform_clocks};
 use crate::budget::known::{Known, OWN, Own, measured};
+use crate::fleet::spans_nodes;
 use crate::job::JobKey;
 use crate::pfod::PfodError;
 use crate::straggler::{FrontierJob, JobFrontier, Labelled};
@@ -20,12 +23,15 @@ use crate::straggler::{FrontierJob, JobFrontier, Labelled};
 const BELIEVED: std::ops::RangeInclusive<f64> = 0.6..=1.5;
 
 /// No job counts for less, in watts.
-const LEAST_W: f64 = 1.0;
+pub(super) const LEAST_W: f64 = 1.0;
 
 /// The node at one moment.
 pub(super) struct Node {
     pub(super) jobs: Vec<JobView>,
     pub(super) gpus: Vec<GpuStatus>,
+    /// What the counters of the GPUs of each job have come to, in joules.
+    energies_j: BTreeMap<JobKey, f64>,
+    elapsed_s: f64,
 }
 
 /// A job that counts for a budget.
@@ -33,6 +39,13 @@ pub(super) struct Member {
     pub(super) key: JobKey,
     pub(super) scope: BudgetScope,
     pub(super) weight: f64,
+    /// Whether this node knows what it runs.
+    pub(super) is_known: bool,
+    /// What terms say of that.
+    pub(super) own_weight: Option<f64>,
+    ranks: u32,
+    /// Its ranks, on this node and on others.
+    pub(super) all_ranks: u32,
     pub(super) slowest: Option<f64>,
     pub(super) steering: BudgetSteering,
     /// None if it cannot be slowed down.
@@ -49,14 +62,19 @@ pub(super) struct Member {
 impl Node {
     /// # Errors
     /// If `pfod` does not answer.
-    pub(super) async fn now(means: &BudgetMeans) -> Result<Self, PfodError> {
+    pub(super) async fn now(means: &BudgetMeans, elapsed_s: f64) -> Result<Self, PfodError> {
         let jobs = means.questions.jobs().await?;
-        let gpus = means.questions.status().await?.gpus;
-        Ok(Self { jobs, gpus })
+        let status = means.questions.status().await?;
+        let energy_j = |job: &JobStatus| {
+            let key = JobKey { uid: job.uid, name: job.job.clone() };
+            Some((key, job.ranks.iter().map(|rank| rank.energy_j).sum::<Option<f64>>()?))
+        };
+        let energies_j = status.jobs.iter().filter_map(energy_j).collect();
+        Ok(Self { jobs, gpus: status.gpus, energies_j, elapsed_s })
     }
 
     /// What the driver says that these GPUs draw, in watts.
-    fn power_w(&self, gpus: &BTreeSet<&GpuUuid>) -> f64 {
+    pub(super) fn power_w(&self, gpus: &BTreeSet<&GpuUuid>) -> f64 {
         let drawn = self.gpus.iter().filter(|gpu| gpus.contains(&gpu.uuid));
         drawn.filter_map(|gpu| gpu.power_w).filter(|power_w| power_w.is_finite()).sum()
     }
@@ -78,30 +96,48 @@ pub(super) async fn gather(
     known: &mut BTreeMap<JobKey, Known>,
     caps: &Caps,
 ) -> Vec<Member> {
+    let makers = means.makers();
     let mut members = Vec::new();
     for job in node.jobs.iter().filter(|job| !job.ranks.is_empty()) {
         let key = JobKey::of(job);
-        let Some(scope) = book.scope_of(&key) else { continue };
-        let (weight, slowest) = book.terms_of(&key);
+        let spans_nodes = spans_nodes(job);
+        let Some(scope) = book.scope_of(&key, spans_nodes) else { continue };
+        let (weight, slowest) = book.terms_of(&key, spans_nodes);
         let is_emergency = book.orders.get(&scope).is_some_and(|kept| kept.order.emergency);
         let of_job = known.entry(key.clone()).or_default();
-        let is_held = job.measured_by.is_some();
-        if !is_held {
-            of_job.look(job);
+        let whole = makers.as_ref().filter(|_| spans_nodes && scope.is_of_fleet());
+        let (mut is_held, mut is_known) = (job.measured_by.is_some(), true);
+        match whole {
+            Some(makers) => {
+                let in_trial = makers.look(of_job, job).await;
+                (is_held, is_known) = (is_held || in_trial == Some(true), in_trial.is_some());
+            }
+            None if !is_held => of_job.look(job),
+            None => {}
         }
         let gpus: BTreeSet<_> = job.ranks.iter().map(|rank| rank.gpu_uuid.clone()).collect();
         of_job.problem = caps.not_taken(&gpus, &node.gpus);
         let is_limited = gpus.iter().any(|gpu| caps.holds(gpu));
         let gpus_w = node.power_w(&gpus.iter().collect());
         // What it draws under a power limit says nothing of its plan.
-        let measured_w = of_job.measure(job).filter(|_| !is_held && !is_limited);
+        let measured_w = of_job.measure(job, node.energies_j.get(&key).copied(), node.elapsed_s);
+        let measured_w = measured_w.filter(|_| !is_held && !is_limited);
         if !is_limited {
             of_job.free_w = Some(measured_w.unwrap_or(gpus_w));
         }
         let slowest = slowest.filter(|_| !is_emergency);
-        let (steering, curve) = curve(means, job, of_job, slowest).await;
+        // Where others decide, they have to know it without its floor.
+        let cut = slowest.filter(|_| !scope.is_of_fleet());
+        let (steering, curve) = match whole {
+            Some(makers) => makers.curve(job, of_job).await,
+            None => curve(means, job, of_job, cut).await,
+        };
         members.push(Member {
+            own_weight: weight,
+            is_known,
             weight: weight.unwrap_or(job.ranks.len() as f64),
+            ranks: job.ranks.len() as u32,
+            all_ranks: all_ranks(job),
             gpus_w,
             gpus,
             is_limited,
@@ -121,22 +157,41 @@ impl Member {
     /// As a decision sees it. A job that no plan and no clock slows down has the one point that it runs,
     /// so that only power limits can hold it.
     pub(super) fn gathered(&self, known: &Known) -> Option<Gathered> {
-        let fixed = || {
-            let power_w = known.free_w.unwrap_or_else(|| self.drawn_w()).max(LEAST_W);
-            let point = Point { time_s: 1.0, power_w, tag: known.running().unwrap_or(OWN) };
-            Curve::steered(Steering::PowerLimits, [point], None).ok()
-        };
-        let is_fixed = self.curve.is_none();
-        Some(Gathered {
+        let Some(curve) = self.curve.clone() else { return self.fixed(known) };
+        let running = known.running().filter(|_| !self.is_held);
+        Some(self.with(curve, running, self.measured_w))
+    }
+
+    /// The same of a job that is not to change.
+    pub(super) fn fixed(&self, known: &Known) -> Option<Gathered> {
+        let power_w = known.free_w.unwrap_or_else(|| self.drawn_w()).max(LEAST_W);
+        let point = Point { time_s: 1.0, power_w, tag: known.running().unwrap_or(OWN) };
+        let curve = Curve::steered(Steering::PowerLimits, [point], None).ok()?;
+        let running = known.running().filter(|_| !self.is_held);
+        Some(self.with(curve, running, None))
+    }
+
+    fn with(&self, curve: Curve, running: Option<u32>, measured_w: Option<f64>) -> Gathered {
+        Gathered {
             key: self.key.clone(),
-            curve: self.curve.clone().or_else(fixed)?,
+            curve,
             weight: self.weight,
-            running: known.running().filter(|_| !self.is_held),
-            measured_w: self.measured_w.filter(|_| !is_fixed),
+            running,
+            measured_w,
             is_held: self.is_held,
             has_floor: self.slowest.is_some(),
             is_limited: self.is_limited,
-        })
+        }
+    }
+
+    /// Its ranks on this node.
+    pub(super) fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Whether it has ranks on other nodes.
+    pub(super) fn is_whole(&self) -> bool {
+        self.ranks < self.all_ranks
     }
 
     /// What it draws, in watts.
@@ -155,14 +210,17 @@ async fn curve(
     let Some(pipelines) = pipelines(job) else { return (BudgetSteering::Nothing, None) };
     let frontier = means.stragglers.of(job).filter(|_| !known.is_off);
     if known.own.is_none() && job.measured_by.is_none() {
-        known.own = own(means, job, frontier.as_ref(), pipelines).await;
+        let least_w = known.witness.least_w();
+        known.own = own(means, job, frontier.as_ref(), pipelines, least_w).await;
     }
     let Some(own) = &known.own else { return (BudgetSteering::Nothing, None) };
     let (steering, made) = match &frontier {
         Some(frontier) => {
             (BudgetSteering::Plans, of_frontier(frontier.frontier(), own, pipelines, slowest))
         }
-        None => (BudgetSteering::UniformClocks, of_uniform_clocks(job, own, slowest)),
+        None => {
+            (BudgetSteering::UniformClocks, of_uniform_clocks(common_clocks(job), own, slowest))
+        }
     };
     match made {
         Ok(curve) => {
@@ -176,12 +234,20 @@ async fn curve(
     }
 }
 
+/// The ranks of a job on all nodes, as those on this one say.
+fn all_ranks(job: &JobView) -> u32 {
+    let ranks = |position: &RankPosition| {
+        let degrees = [position.pp_degree, position.dp_degree, position.tp_degree];
+        degrees.into_iter().fold(1_u32, u32::saturating_mul)
+    };
+    job.ranks.first().map_or(0, |rank| ranks(&rank.position))
+}
+
 /// The pipelines of a job, if all of it is on this node.
 fn pipelines(job: &JobView) -> Option<f64> {
     let position = &job.ranks.first()?.position;
     let replicas = position.dp_degree.checked_mul(position.tp_degree)?;
-    let ranks = replicas.checked_mul(position.pp_degree)?;
-    (job.ranks.len() == ranks as usize).then_some(f64::from(replicas))
+    (job.ranks.len() == all_ranks(job) as usize).then_some(f64::from(replicas))
 }
 
 /// What a job runs by itself: what its frontier says of that or, without one, what was measured.
@@ -190,6 +256,7 @@ async fn own(
     job: &JobView,
     frontier: Option<&Arc<FrontierJob>>,
     pipelines: f64,
+    least_w: Option<f64>,
 ) -> Option<Own> {
     let key = JobKey::of(job);
     let own_plan = job.plan.as_ref().map(|plan| plan.label.clone());
@@ -215,7 +282,10 @@ async fn own(
             let power_w = pipelines * point.iteration_energy_j / point.iteration_time_s;
             (point.iteration_time_s, power_w)
         }
-        None => measured(job)?,
+        None => {
+            let (time_s, power_w) = measured(job)?;
+            (time_s, power_w.max(least_w?))
+        }
     };
     let label =
         if plan.is_some() { plan.as_ref().map(|plan| plan.label.clone()) } else { own_plan };

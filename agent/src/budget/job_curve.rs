@@ -63,11 +63,10 @@ fn most(plans: usize) -> (u32, u32) {
 /// # Errors
 /// If a number is none.
 pub(super) fn of_uniform_clocks(
-    job: &JobView,
+    clocks: Vec<Mhz>,
     own: &Own,
     slowest: Option<f64>,
 ) -> Result<Curve, BudgetError> {
-    let clocks = common_clocks(job);
     let highest = match &own.plan {
         Some(plan) => plan.table.stages().iter().flatten().map(|unit| unit.mhz).max(),
         None => clocks.last().copied(),
@@ -87,7 +86,7 @@ pub(super) fn of_uniform_clocks(
 }
 
 /// The clocks that every rank may have, rising.
-fn common_clocks(job: &JobView) -> Vec<Mhz> {
+pub(super) fn common_clocks(job: &JobView) -> Vec<Mhz> {
     let Some((first, others)) = job.ranks.split_first() else { return Vec::new() };
     let is_common = |mhz: &&Mhz| others.iter().all(|rank| rank.sm_clocks.contains(mhz));
     first.sm_clocks.iter().filter(is_common).copied().collect()
@@ -142,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_lower_clock_for_all_takes_longer_and_draws_less() {
-        let curve = of_uniform_clocks(&job(2), &own(None, 1.0, 500.0), None).unwrap();
+        let curve =
+            of_uniform_clocks(common_clocks(&job(2)), &own(None, 1.0, 500.0), None).unwrap();
         let tags: Vec<u32> = curve.points().iter().map(|point| point.tag).collect();
         assert_eq!(tags, [OWN, UNIFORM + 1200, UNIFORM + 900]);
         assert_eq!(curve.steering(), Steering::UniformClocks);

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use pfo_fleet::Run;
 use pfo_protocol::{JobView, Mhz, RankWindow, SessionId};
 use serde::{Deserialize, Serialize};
 
+use crate::budget::witness::Witness;
 use crate::straggler::Labelled;
 
 /// The tag of what a job runs by itself.
@@ -16,6 +18,9 @@ pub(super) const UNIFORM: u32 = 1 << 30;
 
 /// Steps after which a mean of their time and energy is taken for the job's own.
 const LEAST_STEPS: u64 = 3;
+
+/// Looks in a row at a job on several nodes in which it may run what it ran before a swap.
+const LONGEST_CHANGE: u32 = 15;
 
 /// Orders that are remembered.
 const REMEMBERED: usize = 4;
@@ -46,6 +51,10 @@ pub(super) struct Ordered {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) own: Option<Own>,
+    /// What that is, of a job that has ranks on other nodes.
+    pub(super) own_run: Option<Run>,
+    /// The clocks that all of its ranks may have, once that is known.
+    pub(super) clocks: Option<Vec<Mhz>>,
     /// The number of the plan that this is, once it was seen.
     own_number: Option<Option<u32>>,
     /// What was ordered last, and before that: one of these may still run. Nothing if it runs its own.
@@ -53,7 +62,10 @@ pub(super) struct Known {
     /// The tag of the newest swap, which ranks may have yet to take up.
     newest: Option<u32>,
     running: Option<u32>,
+    /// Looks since it was settled, of a job that has ranks on other nodes.
+    changing: u32,
     meter: Meter,
+    pub(super) witness: Witness,
     /// For how long it has had no rank, in seconds.
     pub(super) gone_s: f64,
     /// What it drew since the last look, if that was measured, in watts.
@@ -111,6 +123,19 @@ impl Known {
         }
     }
 
+    /// Takes note of what a job was to run last that has ranks on other nodes, and whether all of its ranks
+    /// here do. While they change they run what they ran before.
+    pub(super) fn note_whole(&mut self, newest: u32, is_taken_up: bool) {
+        self.ordered.clear();
+        self.newest = Some(newest);
+        self.changing = if is_taken_up { 0 } else { self.changing.saturating_add(1) };
+        if is_taken_up {
+            self.running = Some(newest);
+        } else if self.changing > LONGEST_CHANGE {
+            self.running = None;
+        }
+    }
+
     fn is_own(&self, label: Option<&str>, number: Option<u32>) -> bool {
         let same_label = self.own.as_ref().is_some_and(|own| own.label.as_deref() == label);
         same_label && self.own_number.is_none_or(|own| own == number)
@@ -155,9 +180,17 @@ impl Known {
         self.ordered.iter().any(|ordered| ordered.tag != OWN)
     }
 
-    /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some.
-    pub(super) fn measure(&mut self, job: &JobView) -> Option<f64> {
-        let measured_w = self.meter.read(job);
+    /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some: no
+    /// less than their counters have come to since the last looks.
+    pub(super) fn measure(
+        &mut self,
+        job: &JobView,
+        energy_j: Option<f64>,
+        elapsed_s: f64,
+    ) -> Option<f64> {
+        self.witness.take(job.swap, energy_j, elapsed_s);
+        let least_w = self.witness.least_w().unwrap_or(0.0);
+        let measured_w = self.meter.read(job).map(|measured_w| measured_w.max(least_w));
         self.fresh_w = measured_w;
         self.drawn_w = measured_w.or(self.drawn_w);
         measured_w
@@ -333,6 +366,18 @@ mod tests {
         known.order(ordered("", OWN));
         known.look(&job(None));
         assert!(!known.is_slowed());
+    }
+
+    #[test]
+    fn a_job_on_several_nodes_runs_what_it_ran_while_it_changes_but_not_for_ever() {
+        let mut known = Known::default();
+        known.note_whole(OWN, true);
+        known.note_whole(3, false);
+        assert_eq!((known.running(), known.is_due(3)), (Some(OWN), false));
+        known.note_whole(3, true);
+        assert_eq!((known.running(), known.is_slowed()), (Some(3), false));
+        (0..=LONGEST_CHANGE).for_each(|_| known.note_whole(4, false));
+        assert_eq!(known.running(), None, "nobody knows what it runs");
     }
 
     #[test]

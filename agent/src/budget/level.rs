@@ -36,8 +36,32 @@ impl Level {
                 (Err(why), None) => return Err(wrong(&why)),
             },
         };
-        let ramp = if order.emergency { Ramp::NONE } else { ramp(order) };
-        Ok(Self { series, ramped: Ramped::new(ramp), text, problem: None })
+        Ok(Self { series, ramped: Ramped::new(ramp(order)), text, problem: None })
+    }
+
+    /// The level of an order whose file is another node's, and said this when it could be read last.
+    ///
+    /// # Errors
+    /// If that is no series.
+    pub(super) fn kept(order: &BudgetOrder, text: Option<&str>) -> Result<Self, Refusal> {
+        let series = match (&order.level, text) {
+            (BudgetLevel::Watts(watts), _) => Series::constant(*watts),
+            (BudgetLevel::File(_), text) => Series::from_csv(text.unwrap_or_default()),
+        };
+        let series = series.map_err(|error| wrong(&error))?;
+        let (ramped, text) = (Ramped::new(ramp(order)), text.unwrap_or_default().to_owned());
+        Ok(Self { series, ramped, text, problem: None })
+    }
+
+    /// Takes what that file says now.
+    pub(super) fn replace(&mut self, text: &str) {
+        if self.text != text {
+            match Series::from_csv(text) {
+                Ok(series) => (self.series, self.problem) = (series, None),
+                Err(error) => self.problem = Some(error.to_string()),
+            }
+            self.text = text.to_owned();
+        }
     }
 
     /// The text of its file, for the next agent.
@@ -78,6 +102,9 @@ impl Level {
 }
 
 fn ramp(order: &BudgetOrder) -> Ramp {
+    if order.emergency {
+        return Ramp::NONE;
+    }
     Ramp {
         up_w_per_s: order.up_w_per_s.unwrap_or(f64::INFINITY),
         down_w_per_s: order.down_w_per_s.unwrap_or(f64::INFINITY),
@@ -135,6 +162,21 @@ mod tests {
         assert_eq!(Level::of(&order, Some(&text)).unwrap().at(3.0), 2000.0, "the next agent");
         fs::write(&path, "0,1kW\n").unwrap();
         assert!(level.reread(&order) && level.problem.is_none());
+    }
+
+    #[test]
+    fn the_file_of_another_node_is_never_read_here_and_what_that_node_says_of_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("budget.csv");
+        fs::write(&path, "0,900W\n").unwrap();
+        let order = order(&path);
+        assert!(Level::kept(&order, None).is_err());
+        let mut level = Level::kept(&order, Some("0,2kW")).unwrap();
+        assert_eq!(level.at(1.0), 2000.0);
+        level.replace("0,1kW");
+        assert_eq!((level.at(2.0), &level.problem), (1000.0, &None));
+        level.replace("0,much");
+        assert!(level.problem.is_some() && level.at(3.0) == 1000.0);
     }
 
     #[test]

@@ -11,12 +11,15 @@ mod caps;
 mod carry;
 mod config;
 mod decision;
+mod fleet;
+mod followed;
 mod gather;
 mod job_curve;
 mod known;
 mod level;
 mod report;
 mod runner;
+mod witness;
 
 pub(crate) use book::BudgetFiles;
 pub(crate) use budgets::{BudgetMeans, Budgets};

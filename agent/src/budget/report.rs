@@ -6,7 +6,7 @@ use pfo_budget::{Reason, Share};
 use pfo_protocol::{BudgetReason, BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, Uid};
 
 use crate::budget::book::{Book, Kept};
-use crate::budget::decision::Blueprint;
+use crate::budget::decision::Decided;
 use crate::budget::gather::Member;
 use crate::budget::known::Known;
 use crate::job::JobKey;
@@ -34,17 +34,21 @@ pub(super) fn undecided(kept: &Kept) -> BudgetStatus {
     }
 }
 
-/// A job with what it was given.
-pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> BudgetedJob {
-    let reason = match share {
-        _ if member.is_held => BudgetReason::Held,
+/// Why a job runs what it runs.
+pub(super) fn reason_of(is_held: bool, share: Option<&Share>) -> BudgetReason {
+    match share {
+        _ if is_held => BudgetReason::Held,
         None => BudgetReason::Unknown,
         Some(share) => match share.reason {
             Reason::Fastest => BudgetReason::Own,
             Reason::Price => BudgetReason::Price,
             Reason::Floor => BudgetReason::Floor,
         },
-    };
+    }
+}
+
+/// A job with what it was given.
+pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> BudgetedJob {
     let steering = match share {
         _ if member.is_limited => BudgetSteering::PowerLimits,
         Some(_) => member.steering,
@@ -61,7 +65,7 @@ pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> Budg
         own_w: share.map(|share| share.power_w + share.given_w),
         given_w: share.map_or(0.0, |share| share.given_w),
         lost: share.map_or(0.0, |share| share.lost),
-        reason,
+        reason: reason_of(member.is_held, share),
         next_price: share.and_then(|share| share.next_price),
         given_j: known.given_j,
         lost_s: known.lost_s,
@@ -76,23 +80,23 @@ impl Shown {
         kept: &Kept,
         members: &[&Member],
         known: &BTreeMap<JobKey, Known>,
-        decided: &Decided<'_>,
+        outcome: &Outcome<'_>,
     ) {
         let mut status = undecided(kept);
-        (status.budget_w, status.base_w) = (Some(decided.budget_w), decided.base_w);
-        status.problem = decided.problem.clone();
+        (status.budget_w, status.base_w) = (Some(outcome.budget_w), outcome.base_w);
+        status.problem = outcome.problem.clone();
         let drawn_w = |member: &&Member| {
             let known = known.get(&member.key).filter(|_| !member.is_limited);
             known.and_then(|known| known.drawn_w).unwrap_or(member.gpus_w)
         };
-        status.drawn_w = Some(decided.base_w + members.iter().map(drawn_w).sum::<f64>());
-        if let Some(blueprint) = decided.blueprint {
-            status.reserve_w = blueprint.reserve_w;
-            status.price = Some(blueprint.price).filter(|price| price.is_finite());
-            status.missing_w = blueprint.missing_w;
+        status.drawn_w = Some(outcome.base_w + members.iter().map(drawn_w).sum::<f64>());
+        if let Some(decided) = outcome.decided {
+            status.reserve_w = decided.reserve_w;
+            status.price = Some(decided.price).filter(|price| price.is_finite());
+            status.missing_w = decided.missing_w;
         }
         for member in members {
-            let share = decided.blueprint.and_then(|blueprint| blueprint.shares.get(&member.key));
+            let share = outcome.decided.and_then(|decided| decided.shares.get(&member.key));
             let share = share.filter(|_| member.curve.is_some());
             if let Some(known) = known.get(&member.key) {
                 self.jobs.insert(member.key.clone(), job(member, known, share));
@@ -120,17 +124,13 @@ impl Shown {
 
 /// Whether a user sees what is set for a scope.
 pub(super) fn sees(scope: &BudgetScope, only_of: Option<Uid>) -> bool {
-    only_of.is_none_or(|own| match scope {
-        BudgetScope::Node => false,
-        BudgetScope::User(uid) => *uid == own,
-        BudgetScope::Job(job) => job.uid == Some(own),
-    })
+    only_of.is_none_or(|own| scope.uid() == Some(own))
 }
 
 /// What a decision was made for, and what became of it.
-pub(super) struct Decided<'a> {
+pub(super) struct Outcome<'a> {
     pub(super) budget_w: f64,
     pub(super) base_w: f64,
-    pub(super) blueprint: Option<&'a Blueprint>,
+    pub(super) decided: Option<&'a Decided>,
     pub(super) problem: Option<String>,
 }

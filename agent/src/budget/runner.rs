@@ -1,10 +1,9 @@
 //! The loop: gather, decide, carry out, and say so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use pfo_budget::Controller;
-use pfo_protocol::{BudgetOrder, BudgetScope, JobView, Swapped};
+use pfo_protocol::{BudgetScope, GpuUuid, JobView, Swapped};
 use pfo_service::{blocking, lock};
 use tokio::time::{Instant, sleep};
 
@@ -12,11 +11,14 @@ use crate::budget::book::{Book, Slowed};
 use crate::budget::budgets::Budgets;
 use crate::budget::caps::Caps;
 use crate::budget::carry::Change;
-use crate::budget::decision::{Blueprint, Draw, decide};
+use crate::budget::decision::{Decided, Draw, decide};
+use crate::budget::fleet::{Link, Look, Turns, Wholes, given, has_first_rank, is_cut_off};
+use crate::budget::followed::Followed;
 use crate::budget::gather::{Member, Node, gather};
 use crate::budget::known::{Known, OWN};
 use crate::budget::level::Level;
-use crate::budget::report::{Decided, Shown};
+use crate::budget::report::{Outcome, Shown};
+use crate::fleet::spans_nodes;
 use crate::job::JobKey;
 use crate::journal;
 use crate::pfod::PfodError;
@@ -28,6 +30,9 @@ const SHORTEST_S: f64 = 1e-3;
 /// about to come back.
 const FORGET_AFTER_S: f64 = 900.0;
 
+/// The points that jobs are to change to, and the power limits of GPUs, in watts.
+type Taken = (BTreeMap<JobKey, u32>, BTreeMap<GpuUuid, u32>);
+
 /// What the loop keeps from one look to the next.
 #[derive(Default)]
 struct Looked {
@@ -36,28 +41,35 @@ struct Looked {
     /// The jobs that the file names as slowed down.
     written: BTreeSet<JobKey>,
     caps: Caps,
-}
-
-/// One budget, followed.
-struct Followed {
-    order: BudgetOrder,
-    level: Level,
-    controller: Controller,
-    has_begun: bool,
+    turns: Turns,
+    wholes: Wholes,
+    /// The budgets of the fleet for which no job of this node that is on others is slowed down.
+    settled: u64,
 }
 
 impl Budgets {
     /// Keeps the budgets for as long as the agent runs.
     pub(crate) async fn run(&self) {
+        match &self.link {
+            Some(link) => {
+                tokio::join!(link.follow(&self.changed), self.keep_all());
+            }
+            None => self.keep_all().await,
+        }
+    }
+
+    async fn keep_all(&self) {
         let (known, caps) = std::mem::take(&mut *lock(&self.left));
         let mut kept = Looked { known, caps, ..Looked::default() };
         let mut last = Instant::now();
         loop {
-            let book = lock(&self.book).clone();
-            let is_slowed = kept.known.values().any(Known::is_slowed) || !kept.caps.is_empty();
+            let book = self.all();
+            let is_unsettled = |link: &Link| link.revision() != kept.settled;
+            let is_slowed = kept.known.values().any(Known::is_slowed)
+                || !kept.caps.is_empty()
+                || self.link.as_ref().is_some_and(is_unsettled);
             if book.orders.is_empty() && !is_slowed {
-                kept.known.clear();
-                kept.controllers.clear();
+                kept = Looked { settled: kept.settled, ..Looked::default() };
                 *lock(&self.shown) = Shown::default();
                 lock(&self.bound).clear();
                 self.changed.notified().await;
@@ -88,7 +100,7 @@ impl Budgets {
     }
 
     async fn look(&self, book: &Book, kept: &mut Looked, elapsed_s: f64) -> Result<(), PfodError> {
-        let node = Node::now(&self.means).await?;
+        let node = Node::now(&self.means, elapsed_s).await?;
         let views: BTreeMap<JobKey, &JobView> =
             node.jobs.iter().map(|job| (JobKey::of(job), job)).collect();
         let is_gone =
@@ -99,33 +111,14 @@ impl Budgets {
         });
         let members = gather(&self.means, book, &node, &mut kept.known, &kept.caps).await;
         self.follow(book, &mut kept.controllers).await;
-        let (mut shown, mut changes, mut caps) =
-            <(Shown, BTreeMap<_, _>, BTreeMap<_, _>)>::default();
-        for (scope, ordered) in &book.orders {
-            let Some(followed) = kept.controllers.get_mut(scope) else { continue };
-            let own: Vec<&Member> =
-                members.iter().filter(|member| member.scope == *scope).collect();
-            let base_w = self.base_w(scope, &node, &members);
-            let draw = followed.draw(&own, &kept.known, base_w, elapsed_s);
-            let decided = decide(&mut followed.controller, &draw);
-            let blueprint = decided.as_ref().ok();
-            let problem = decided.as_ref().err().map(ToString::to_string);
-            for member in &own {
-                let known = kept.known.get_mut(&member.key).zip(blueprint);
-                let given = known.and_then(|(known, of)| account(known, member, of, elapsed_s));
-                if let Some((given_j, lost_s)) = given {
-                    self.means.ledger.give(&member.key, given_j, lost_s);
-                }
-            }
-            let problem = problem.or_else(|| followed.level.problem.clone());
-            let decided = Decided { budget_w: draw.budget_w, base_w, blueprint, problem };
-            shown.take(ordered, &own, &kept.known, &decided);
-            if let Some(blueprint) = blueprint {
-                self.bind(&own, blueprint);
-                changes.extend(blueprint.changes.clone());
-                caps.extend(Caps::of(&own, &blueprint.limits));
-            }
+        let (mut shown, (mut changes, mut caps)) = (Shown::default(), Taken::default());
+        if let Some(link) = &self.link {
+            (changes, caps) =
+                self.look_at_fleet(link, &node, (&members, &views), kept, elapsed_s).await;
         }
+        let taken = self.look_at_node(book, &node, &members, kept, elapsed_s, &mut shown);
+        changes.extend(taken.0);
+        caps.extend(taken.1);
         self.release(&members, &mut kept.known, &views, &mut changes);
         // Power limits hold at once, plans from the next step on.
         if kept.caps.order(caps) {
@@ -146,10 +139,51 @@ impl Budgets {
         Ok(())
     }
 
+    /// The budgets of the node: the points that its jobs are to change to, and the power limits of its GPUs.
+    fn look_at_node(
+        &self,
+        book: &Book,
+        node: &Node,
+        members: &[Member],
+        kept: &mut Looked,
+        elapsed_s: f64,
+        shown: &mut Shown,
+    ) -> Taken {
+        let (mut changes, mut caps) = Taken::default();
+        for (scope, ordered) in &book.orders {
+            let Some(followed) = kept.controllers.get_mut(scope) else { continue };
+            let own: Vec<&Member> =
+                members.iter().filter(|member| member.scope == *scope).collect();
+            let base_w = self.base_w(scope, node, members);
+            let draw = draw(followed, &own, &kept.known, base_w, elapsed_s);
+            let decided = decide(&mut followed.controller, &draw);
+            let (decided, problem) = match &decided {
+                Ok(decided) => (Some(decided), None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            for member in &own {
+                let is_given = |of: &&Decided| of.shares.contains_key(&member.key);
+                if decided.as_ref().is_some_and(is_given) {
+                    self.account(&mut kept.known, member, elapsed_s);
+                }
+            }
+            let problem = problem.or_else(|| followed.level.problem.clone());
+            let outcome = Outcome { budget_w: draw.budget_w, base_w, decided, problem };
+            shown.take(ordered, &own, &kept.known, &outcome);
+            if let Some(decided) = decided {
+                let is_tight = decided.price > 0.0 || decided.missing_w.is_some();
+                own.iter().for_each(|member| self.bind(&member.key, is_tight));
+                changes.extend(decided.changes.clone());
+                caps.extend(Caps::of(&own, &decided.limits));
+            }
+        }
+        (changes, caps)
+    }
+
     /// Follows what was ordered since.
     async fn follow(&self, book: &Book, controllers: &mut BTreeMap<BudgetScope, Followed>) {
         controllers.retain(|scope, _| book.orders.contains_key(scope));
-        for (scope, kept) in &book.orders {
+        for (scope, kept) in book.orders.iter().filter(|(scope, _)| !scope.is_of_fleet()) {
             if controllers.get(scope).is_some_and(|followed| followed.order == kept.order) {
                 continue;
             }
@@ -166,9 +200,8 @@ impl Budgets {
             // What is known of the jobs stays known.
             let before = controllers.remove(scope);
             let controller = before.map(|before| before.controller).unwrap_or_default();
-            let order = kept.order.clone();
-            controllers
-                .insert(scope.clone(), Followed { order, level, controller, has_begun: false });
+            let followed = Followed::new(kept.order.clone(), level, controller);
+            controllers.insert(scope.clone(), followed);
         }
         for (scope, followed) in controllers.iter_mut() {
             if followed.level.reread(&followed.order) {
@@ -197,15 +230,119 @@ impl Budgets {
     }
 
     /// Nobody else compares or replans the jobs that a budget takes something from.
-    fn bind(&self, own: &[&Member], blueprint: &Blueprint) {
-        let is_tight = blueprint.price > 0.0 || blueprint.missing_w.is_some();
+    fn bind(&self, key: &JobKey, is_tight: bool) {
         let mut bound = lock(&self.bound);
-        for member in own {
-            if is_tight {
-                bound.insert(member.key.clone())
-            } else {
-                bound.remove(&member.key)
-            };
+        if is_tight {
+            bound.insert(key.clone());
+        } else {
+            bound.remove(key);
+        }
+    }
+
+    /// Notes what a job gave up since the last look.
+    fn account(&self, known: &mut BTreeMap<JobKey, Known>, member: &Member, elapsed_s: f64) {
+        let given = known.get_mut(&member.key).and_then(|known| given_up(known, member, elapsed_s));
+        if let Some((given_j, lost_s)) = given {
+            self.means.ledger.give(&member.key, given_j, lost_s);
+        }
+    }
+
+    /// This node's part in the budgets of its fleet: the points that its jobs are to change to, and the power
+    /// limits of its GPUs.
+    async fn look_at_fleet(
+        &self,
+        link: &Link,
+        node: &Node,
+        (members, views): (&[Member], &BTreeMap<JobKey, &JobView>),
+        kept: &mut Looked,
+        elapsed_s: f64,
+    ) -> Taken {
+        self.release_wholes(link, members, views, kept).await;
+        if link.book().orders.is_empty() {
+            return Taken::default();
+        }
+        let own = || members.iter().filter(|member| member.scope.is_of_fleet());
+        let look = Look {
+            means: &self.means,
+            link,
+            node,
+            own: own().collect(),
+            known: &kept.known,
+            base_w: self.base_of_fleet_w(node, members),
+            elapsed_s,
+        };
+        let received = kept.turns.take(&look).await;
+        let blueprint = received.as_ref().map(|received| &*received.blueprint);
+        let limits = kept.turns.limits(&look, blueprint);
+        let caps = Caps::of(&look.own, &limits);
+        let mut changes = BTreeMap::new();
+        for member in own() {
+            let Some(given) = blueprint.and_then(|all| given(link, all, member)) else { continue };
+            self.bind(&member.key, given.is_bound);
+            let is_by_us = given.by.as_ref() == Some(link.me());
+            if is_by_us && given.shown.own_w.is_some() {
+                self.account(&mut kept.known, member, elapsed_s);
+            }
+            let Some(tag) = given.to.filter(|_| is_by_us && !is_cut_off(link)) else { continue };
+            match views.get(&member.key).zip(self.means.makers()) {
+                Some((job, makers)) if member.is_whole() => {
+                    let Some(known) = kept.known.get_mut(&member.key) else { continue };
+                    if known.is_due(tag) && !member.is_held {
+                        kept.wholes.change(&makers, job, tag, known.own.clone());
+                    }
+                    known.problem = kept.wholes.problem(&member.key).or(known.problem.take());
+                }
+                _ => {
+                    changes.insert(member.key.clone(), tag);
+                }
+            }
+        }
+        (changes, caps)
+    }
+
+    /// What the node draws beside the jobs that count for budgets of the fleet, with the site's share of all
+    /// of its GPUs, in watts.
+    fn base_of_fleet_w(&self, node: &Node, members: &[Member]) -> f64 {
+        let site_w = f64::from(self.means.settings.now().config.budget.site_w_per_gpu.get());
+        let of_fleet = |job: &&JobView| {
+            let key = JobKey::of(job);
+            members.iter().any(|member| member.key == key && member.scope.is_of_fleet())
+        };
+        let others = node.jobs.iter().filter(|job| !of_fleet(job));
+        let gpus: BTreeSet<&GpuUuid> =
+            others.flat_map(|job| &job.ranks).map(|rank| &rank.gpu_uuid).collect();
+        node.idle_w() + node.power_w(&gpus) + site_w * node.gpus.len() as f64
+    }
+
+    /// Gives jobs back that have ranks on other nodes, and count for no budget of the fleet any more.
+    async fn release_wholes(
+        &self,
+        link: &Link,
+        members: &[Member],
+        views: &BTreeMap<JobKey, &JobView>,
+        kept: &mut Looked,
+    ) {
+        let Some(makers) = self.means.makers() else { return };
+        let (revision, is_ordered) = (link.revision(), !link.book().orders.is_empty());
+        let mut is_settled = is_ordered || kept.turns.end(link).await;
+        kept.wholes.retain(|key| views.contains_key(key));
+        for (key, job) in views.iter().filter(|(_, job)| spans_nodes(job)) {
+            let is_steered = |member: &Member| member.key == *key && member.scope.is_of_fleet();
+            if members.iter().any(is_steered) {
+                continue;
+            }
+            let stands = makers.fleet.stands(key).await;
+            if stands.as_ref().is_some_and(|stands| stands.standing.budgeted.is_none()) {
+                continue;
+            }
+            is_settled = false;
+            if revision > 0 && stands.is_some() && has_first_rank(job) && job.measured_by.is_none()
+            {
+                kept.wholes.change(&makers, job, OWN, None);
+            }
+        }
+        if is_settled && revision > 0 && !is_ordered {
+            kept.settled = revision;
         }
     }
 
@@ -227,7 +364,7 @@ impl Budgets {
             let Some(job) = views.get(key).filter(|job| !job.ranks.is_empty()) else {
                 return known.is_slowed();
             };
-            if job.measured_by.is_none() {
+            if job.measured_by.is_none() && known.own_run.is_none() {
                 known.look(job);
             }
             if known.is_slowed() && !known.is_given_back() {
@@ -310,46 +447,29 @@ impl Budgets {
     }
 }
 
-impl Followed {
-    fn draw(
-        &mut self,
-        own: &[&Member],
-        known: &BTreeMap<JobKey, Known>,
-        base_w: f64,
-        elapsed_s: f64,
-    ) -> Draw {
-        let at_s = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0.0, |since| since.as_secs_f64());
-        if !self.has_begun {
-            let drawn_w: f64 = own.iter().map(|member| member.drawn_w()).sum();
-            self.level.begin(at_s - elapsed_s, base_w + drawn_w);
-            self.has_begun = true;
-        }
-        let gathered = |member: &&Member| member.gathered(known.get(&member.key)?);
-        Draw {
-            jobs: own.iter().filter_map(gathered).collect(),
-            base_w,
-            budget_w: self.level.at(at_s),
-            elapsed_s,
-            is_emergency: self.order.emergency,
-        }
+fn draw(
+    followed: &mut Followed,
+    own: &[&Member],
+    known: &BTreeMap<JobKey, Known>,
+    base_w: f64,
+    elapsed_s: f64,
+) -> Draw {
+    let drawn_w: f64 = own.iter().map(|member| member.drawn_w()).sum();
+    let gathered = |member: &&Member| member.gathered(known.get(&member.key)?);
+    Draw {
+        jobs: own.iter().filter_map(gathered).collect(),
+        base_w,
+        budget_w: followed.budget_w(base_w + drawn_w, elapsed_s),
+        elapsed_s,
+        is_emergency: followed.order.emergency,
     }
 }
 
 /// What a job gave up since the last look, at the point that it runs: joules, and seconds at its own pace.
-fn account(
-    known: &mut Known,
-    member: &Member,
-    blueprint: &Blueprint,
-    elapsed_s: f64,
-) -> Option<(f64, f64)> {
+fn given_up(known: &mut Known, member: &Member, elapsed_s: f64) -> Option<(f64, f64)> {
     let points = member.curve.as_ref()?.points();
     let running = known.running()?;
     let place = points.iter().position(|point| point.tag == running)?;
-    if !blueprint.shares.contains_key(&member.key) {
-        return None;
-    }
     let lost_s = (1.0 - points[0].time_s / points[place].time_s) * elapsed_s;
     let given_j = (points[0].power_w - points[place].power_w) * elapsed_s;
     known.lost_s += lost_s;

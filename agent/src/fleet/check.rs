@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use pfo_fleet::{Degrees, Gpus, Member, Node, View};
 use pfo_protocol::{FleetFinding, Uid};
-use pfo_store::{Etcd, EtcdSettings, JobId, Measured, Store, StoreError, WatchedJob};
+use pfo_store::{
+    Agreed, Etcd, EtcdSettings, JobId, Measured, Store, StoreError, Topic, WatchedJob,
+};
 
 use super::parts::Fleet;
 
@@ -86,6 +88,9 @@ async fn use_all(etcd: &Etcd, fleet: &Fleet) -> Result<(), StoreError> {
     etcd.hand_in(&job, 1, b"").await?;
     etcd.handed_in(&job, 1, fleet.node()).await?;
     etcd.leave(&job).await?;
+    etcd.said(Topic::Draw).await?;
+    // No record has this revision, so none is replaced.
+    etcd.agree(Agreed::Budgets, u64::MAX, b"").await?;
     let slice = etcd.publish(&job, b"{}").await?;
     etcd.fetch(&job, slice).await.map(drop)
 }

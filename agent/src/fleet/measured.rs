@@ -119,6 +119,14 @@ impl Fleet {
         self.known_steps(key, shown, by).await.unwrap_or_default()
     }
 
+    /// The time and the energy of a step of the whole job since its newest swap, if all nodes have measured
+    /// that.
+    pub(crate) async fn measured_step(&self, key: &JobKey) -> Option<(f64, f64)> {
+        let shown = self.show(key, View::Whole).await?;
+        let step = self.steps(key, &shown, sleep(TIMEOUT).deadline()).await.step?;
+        Some((step.time_s, step.energy_j?))
+    }
+
     async fn known_steps(&self, key: &JobKey, shown: &Shown, by: Instant) -> Option<Steps> {
         let (shared, store) = (shown.shared.as_ref()?, self.store_now().ok()?);
         if shown.away.is_some() {

@@ -25,6 +25,7 @@ pub(crate) use self::config::FleetConfig;
 pub(crate) use self::parts::{Fleet, fleet_of, spans_nodes};
 pub(crate) use self::slow::AllSlow;
 pub(crate) use self::stands::{Change, Stands, next_step};
+pub(crate) use self::status::label_of;
 pub(crate) use self::swap::Asked;
 pub(crate) use self::trial::{Members, WholeHold};
 pub(crate) use self::unchanged::{Attempts, Unchanged};

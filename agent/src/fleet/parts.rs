@@ -140,7 +140,7 @@ impl Fleet {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn store_now(&self) -> Result<Arc<Etcd>, String> {
+    pub(crate) fn store_now(&self) -> Result<Arc<Etcd>, String> {
         let why = || lock(&self.problem).clone().unwrap_or_else(|| "it was not asked yet".into());
         self.store.get().map(Arc::clone).ok_or_else(why)
     }

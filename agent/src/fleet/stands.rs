@@ -1,7 +1,7 @@
 //! What a whole job runs for good, what stands beside that, and changes of the two together.
 
-use pfo_fleet::{Guard, Run, Standing, Terms, Told, View};
-use pfo_protocol::{FleetSwapped, JobView, Rank, Refusal, Uid};
+use pfo_fleet::{Guard, Run, Standing, Terms, Told, View, completeness};
+use pfo_protocol::{FleetSwapped, JobView, Mhz, Rank, Refusal, Uid};
 use pfo_store::Store;
 use tokio::time::sleep;
 
@@ -54,6 +54,19 @@ impl Fleet {
             run: shared.for_good(),
             standing: shared.standing().cloned().unwrap_or_default(),
         })
+    }
+
+    /// The clocks that every rank of a job may have, rising; none if not all of its nodes are there.
+    pub(crate) async fn common_clocks(&self, key: &JobKey) -> Option<Vec<Mhz>> {
+        let shared = self.show(key, View::Whole).await?.shared?;
+        completeness(&shared.members).ok()?;
+        let (first, others) = {
+            let mut members = shared.members.values();
+            (members.next()?, members)
+        };
+        let mut clocks = first.gpus.clocks.clone();
+        others.for_each(|other| clocks.retain(|mhz| other.gpus.clocks.contains(mhz)));
+        Some(clocks)
     }
 
     pub(super) async fn is_in_trial(&self, key: &JobKey) -> bool {

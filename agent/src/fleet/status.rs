@@ -101,7 +101,7 @@ fn job_of(shown: &Shown, Steps { step, windows }: Steps) -> FleetJob {
             straggler: None,
         };
     };
-    let Standing { guard, straggler, watch } = shared.standing().cloned().unwrap_or_default();
+    let Standing { guard, straggler, watch, .. } = shared.standing().cloned().unwrap_or_default();
     let is_whole = shown.view == View::Whole;
     let problem = completeness(&shared.members).err().filter(|_| is_whole);
     FleetJob {
@@ -156,7 +156,7 @@ fn newest_of(shared: &Shared) -> Option<FleetSwap> {
 }
 
 /// What a plan is called; none for default clocks.
-pub(super) fn label_of(run: &Run) -> Option<String> {
+pub(crate) fn label_of(run: &Run) -> Option<String> {
     match run {
         Run::DefaultClocks => None,
         _ => Some(run.to_string()),

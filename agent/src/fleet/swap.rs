@@ -91,7 +91,7 @@ impl Fleet {
         if let Some(most) = max_slowdown {
             let watch = self.known_to_stand(&key).await?.standing.watch;
             let guard = Some(self.new_guard(job, most));
-            terms.standing = Some(Standing { guard, watch, straggler: None });
+            terms.standing = Some(Standing { guard, watch, ..Standing::default() });
         }
         Ok(self.change(&key, Change { run, by_uid, terms, wait }).await?)
     }

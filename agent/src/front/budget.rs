@@ -8,7 +8,7 @@ use pfo_protocol::{
 };
 
 use crate::authority::Permit;
-use crate::front::serve::{Served, Services, away};
+use crate::front::serve::{Served, Services};
 use crate::job::JobKey;
 
 /// A scope in words.
@@ -18,6 +18,12 @@ fn named(scope: &BudgetScope) -> String {
         BudgetScope::User(uid) => format!("user {uid}"),
         BudgetScope::Job(JobSelector { job, uid: Some(uid) }) => format!("job {job} of user {uid}"),
         BudgetScope::Job(JobSelector { job, uid: None }) => format!("job {job}"),
+        BudgetScope::Fleet => "the fleet".to_owned(),
+        BudgetScope::FleetUser(uid) => format!("user {uid} in the fleet"),
+        BudgetScope::FleetJob(JobSelector { job, uid }) => {
+            let whose = uid.map_or(String::new(), |uid| format!(" of user {uid}"));
+            format!("job {job}{whose} in the fleet")
+        }
     }
 }
 
@@ -41,7 +47,7 @@ impl Services {
             BudgetLevel::Watts(watts) => format!("{watts} W"),
             BudgetLevel::File(path) => format!("what {path:?} says"),
         };
-        away(move || budgets.set(order, uid)).await?;
+        budgets.set(order, uid).await?;
         tracing::info!(
             uid = uid.0,
             pid = pid.0,
@@ -54,7 +60,7 @@ impl Services {
         let scope = self.whose(permit, scope).await?;
         let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
         let of = named(&scope);
-        away(move || budgets.clear(&scope)).await?;
+        budgets.clear(scope).await?;
         tracing::info!(uid = uid.0, pid = pid.0, "user {uid} cleared the power budget of {of}");
         Ok(self.budget_report(permit))
     }
@@ -65,7 +71,7 @@ impl Services {
         let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
         let of = named(&terms.scope);
         let said = said_terms(&terms);
-        away(move || budgets.set_terms(terms)).await?;
+        budgets.set_terms(terms).await?;
         tracing::info!(
             uid = uid.0,
             pid = pid.0,
@@ -99,15 +105,20 @@ impl Services {
 
     /// A scope with the owner of its job, which may have ended if something is set for it.
     async fn whose(&self, permit: &Permit, scope: BudgetScope) -> Result<BudgetScope, Refusal> {
-        match scope {
-            BudgetScope::Job(job) if job.uid.is_none() => {
-                let ended = || self.budgets.of_ended_job(&job.job, permit.only_of());
-                match self.find_job(permit, &job).await {
-                    Ok(found) => Ok(BudgetScope::Job(JobKey::of(&found).selector())),
-                    Err(refusal) => ended().ok_or(refusal),
-                }
+        let (job, in_fleet) = match &scope {
+            BudgetScope::Job(job) if job.uid.is_none() => (job, false),
+            BudgetScope::FleetJob(job) if job.uid.is_none() => (job, true),
+            _ => return Ok(scope),
+        };
+        match self.find_job(permit, job).await {
+            Ok(found) => {
+                let job = JobKey::of(&found).selector();
+                Ok(if in_fleet { BudgetScope::FleetJob(job) } else { BudgetScope::Job(job) })
             }
-            known => Ok(known),
+            Err(refusal) => {
+                let ended = self.budgets.of_ended_job(&job.job, in_fleet, permit.only_of());
+                ended.ok_or(refusal)
+            }
         }
     }
 

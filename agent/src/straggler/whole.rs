@@ -16,7 +16,7 @@ use crate::straggler::jobs::{FrontierJob, Stragglers};
 /// What stands for the plan for a straggler, in place of what stands for another one.
 fn standing(stands: &Stands, job: &JobView, straggler: Option<Answered>) -> Standing {
     let guard = stands.standing.guard.as_ref().map(|guard| guard.anew(next_step(job)));
-    Standing { guard, straggler, watch: stands.standing.watch.clone() }
+    Standing { guard, straggler, ..stands.standing.clone() }
 }
 
 /// What the job runs by itself.

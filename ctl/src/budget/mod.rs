@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::user;
 
-/// Keep the jobs of this node below a power, at the least loss of progress
+/// Keep the jobs of this node or of a fleet below a power, at the least loss of progress
 ///
 /// pfo-agent reads the energy counters every few seconds, decides which plan each job runs, and swaps to
 /// it. A job without a frontier (`pfoctl plan load`) runs one clock for everything.
@@ -31,8 +31,9 @@ pub(crate) enum Budget {
 
 /// Set what jobs may draw together
 ///
-/// Everything counts that the GPUs of the node draw, and `site_w_per_gpu` of agent.toml for each. A job
-/// counts for the budget of the narrowest scope: its own, that of its user, or that of the node. The
+/// Everything counts that the GPUs of the node draw, and `site_w_per_gpu` of agent.toml for each; with
+/// `--for fleet`, those of all nodes. A job counts for the budget of the narrowest scope: its own, that of
+/// its user, that of the node, or that of the fleet; a job over several nodes for one of the fleet first. The
 /// budget outlives restarts of pfo-agent and of the node. For administrators.
 #[derive(Args)]
 #[command(group(ArgGroup::new("level").required(true).args(["power", "from"])))]
@@ -125,7 +126,8 @@ pub(crate) struct Clear {
 
 #[derive(Args)]
 struct ScopeArguments {
-    /// Which jobs: `node`, `user:NAME` or `job:NAME`
+    /// Which jobs: `node`, `user:NAME` or `job:NAME` on this node; `fleet`, `fleet/user:NAME` or
+    /// `fleet/job:NAME` on all nodes of the fleet
     #[arg(long = "for", value_name = "SELECTOR", default_value = "node")]
     scope: Scope,
 

@@ -6,12 +6,15 @@ use pfo_protocol::{BudgetScope, JobName, JobSelector, Uid};
 
 use crate::user;
 
-/// `node`, `user:NAME` or `job:NAME`.
+/// `node`, `user:NAME` or `job:NAME`; after `fleet/`, or for `fleet` itself, on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Node,
     User(Uid),
     Job(JobName),
+    Fleet,
+    FleetUser(Uid),
+    FleetJob(JobName),
 }
 
 impl Scope {
@@ -21,6 +24,9 @@ impl Scope {
             Self::Node => BudgetScope::Node,
             Self::User(uid) => BudgetScope::User(uid),
             Self::Job(job) => BudgetScope::Job(JobSelector { job, uid }),
+            Self::Fleet => BudgetScope::Fleet,
+            Self::FleetUser(uid) => BudgetScope::FleetUser(uid),
+            Self::FleetJob(job) => BudgetScope::FleetJob(JobSelector { job, uid }),
         }
     }
 }
@@ -29,11 +35,19 @@ impl FromStr for Scope {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let job = |name: &str| name.parse().map_err(|error| format!("{error}"));
         match text.split_once(':') {
             None if text == "node" => Ok(Self::Node),
+            None if text == "fleet" => Ok(Self::Fleet),
             Some(("user", name)) => user::parse(name).map(Self::User),
-            Some(("job", name)) => name.parse().map(Self::Job).map_err(|error| format!("{error}")),
-            _ => Err("give node, user:NAME or job:NAME".to_owned()),
+            Some(("job", name)) => job(name).map(Self::Job),
+            Some(("fleet/user", name)) => user::parse(name).map(Self::FleetUser),
+            Some(("fleet/job", name)) => job(name).map(Self::FleetJob),
+            _ => {
+                Err("give node, user:NAME or job:NAME, or for all nodes fleet, fleet/user:NAME or \
+                      fleet/job:NAME"
+                    .to_owned())
+            }
         }
     }
 }
@@ -44,6 +58,9 @@ pub(super) fn shown(scope: &BudgetScope) -> String {
         BudgetScope::Node => "node".to_owned(),
         BudgetScope::User(uid) => format!("user:{}", user::name_of(*uid)),
         BudgetScope::Job(job) => format!("job:{}", job.job),
+        BudgetScope::Fleet => "fleet".to_owned(),
+        BudgetScope::FleetUser(uid) => format!("fleet/user:{}", user::name_of(*uid)),
+        BudgetScope::FleetJob(job) => format!("fleet/job:{}", job.job),
     }
 }
 
@@ -56,9 +73,15 @@ mod tests {
         assert_eq!("node".parse(), Ok(Scope::Node));
         assert_eq!("user:0".parse(), Ok(Scope::User(Uid(0))));
         assert_eq!("job:a:b".parse(), Ok(Scope::Job("a:b".parse().unwrap())));
-        for text in ["", "nodes", "job:", "user:no such user", "rack:3"] {
+        assert_eq!("fleet".parse(), Ok(Scope::Fleet));
+        assert_eq!("fleet/user:0".parse(), Ok(Scope::FleetUser(Uid(0))));
+        assert_eq!("fleet/job:a:b".parse(), Ok(Scope::FleetJob("a:b".parse().unwrap())));
+        for text in
+            ["", "nodes", "fleet/", "fleet/node", "fleet:x", "job:", "user:no such user", "rack:3"]
+        {
             assert!(text.parse::<Scope>().is_err(), "{text}");
         }
         assert_eq!(shown(&Scope::Job("j".parse().unwrap()).of(Some(Uid(5)))), "job:j");
+        assert_eq!(shown(&Scope::FleetJob("j".parse().unwrap()).of(None)), "fleet/job:j");
     }
 }

@@ -193,8 +193,8 @@ fn reason(job: &BudgetedJob) -> String {
             "Somebody measures it, so it is not changed; others give way.".to_owned()
         }
         BudgetReason::Unknown => {
-            "It only counts: it was not measured yet, has ranks on other nodes, or \
-                                  its clocks cannot be set."
+            "It only counts: it was not measured yet, is on nodes of which one says nothing or the budget \
+             is not of, or its clocks cannot be set."
                 .to_owned()
         }
     }

@@ -84,8 +84,14 @@ impl Wish {
         self.terms.standing.clone().unwrap_or_else(stands)
     }
 
-    /// What a rollback leads to after it, if that is not what ran before it.
+    /// What a rollback leads to after it, if that is not what ran before it: never to what a power budget had
+    /// the job run.
     fn rollback(&self, shared: &Shared) -> Option<Run> {
+        let own = |standing: Option<&Standing>| Some(standing?.budgeted.as_ref()?.before.clone());
+        let own = own(self.terms.standing.as_ref()).or_else(|| own(shared.standing()));
+        if let Some(own) = own.filter(|own| *own != self.run) {
+            return Some(own);
+        }
         let changes_nothing = self.is_trial() || self.run == shared.for_good();
         changes_nothing.then(|| shared.before_good())?
     }

@@ -32,6 +32,30 @@ pub enum BudgetScope {
     User(Uid),
     /// One job.
     Job(JobSelector),
+    /// All nodes of the fleet.
+    Fleet,
+    /// The jobs of a user on all of them.
+    FleetUser(Uid),
+    /// One job, on whichever of them it is.
+    FleetJob(JobSelector),
+}
+
+impl BudgetScope {
+    /// Whether all nodes of the fleet share it.
+    #[must_use]
+    pub fn is_of_fleet(&self) -> bool {
+        matches!(self, Self::Fleet | Self::FleetUser(_) | Self::FleetJob(_))
+    }
+
+    /// The user whose it is, if it is one's.
+    #[must_use]
+    pub fn uid(&self) -> Option<Uid> {
+        match self {
+            Self::Node | Self::Fleet => None,
+            Self::User(uid) | Self::FleetUser(uid) => Some(*uid),
+            Self::Job(job) | Self::FleetJob(job) => job.uid,
+        }
+    }
 }
 
 /// How much power there is.
@@ -74,7 +98,7 @@ pub struct BudgetTerms {
     pub slowest: Option<f64>,
 }
 
-/// Every budget of the node, and the jobs that count for one.
+/// Every budget of the node and of its fleet, and the jobs that count for one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BudgetReport {
     /// The budgets; those of the node and of other users only for administrators.

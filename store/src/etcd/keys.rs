@@ -11,6 +11,10 @@
 //! /pfo/1/measured/<uid>/<name>/<node>              under the node's lease
 //! /pfo/1/measured/trial/<uid>/<name>/<node>/<N>    under the node's lease
 //! /pfo/1/slice/<uid>/<name>/<sha256>
+//! /pfo/1/budget/orders                             by comparison with its revision
+//! /pfo/1/budget/blueprint                          likewise
+//! /pfo/1/budget/draw/<node>
+//! /pfo/1/budget/curves/<node>
 //! ```
 //!
 //! `<name>` is that of the job, and `<name>@<run>` where its ranks say which run of it they belong to.
@@ -24,12 +28,28 @@ use pfo_fleet::{Change, Digest, Node};
 use serde::de::DeserializeOwned;
 
 use crate::job::JobId;
-use crate::verbs::digest_of;
+use crate::verbs::{Agreed, Topic, digest_of};
 
 const ROOT: &str = "/pfo/1/";
 
 /// What the keys of all nodes begin with.
 pub(super) const NODES: &str = "/pfo/1/node/";
+
+/// Where a record of the fleet is.
+pub(super) fn agreed(what: Agreed) -> &'static str {
+    match what {
+        Agreed::Budgets => "/pfo/1/budget/orders",
+        Agreed::Blueprint => "/pfo/1/budget/blueprint",
+    }
+}
+
+/// What the keys begin with under which nodes say something.
+pub(super) fn said(topic: Topic) -> &'static str {
+    match topic {
+        Topic::Draw => "/pfo/1/budget/draw/",
+        Topic::Curves => "/pfo/1/budget/curves/",
+    }
+}
 
 /// The keys of one job.
 #[derive(Clone, Debug)]

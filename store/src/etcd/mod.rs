@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp,
+    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, KeyValue, PutOptions,
+    ResponseHeader, Txn, TxnOp,
 };
 use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report, View};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use self::ask::ask;
@@ -24,7 +24,9 @@ use self::keys::{Keys, NODES};
 use self::lease::Lease;
 use crate::error::StoreError;
 use crate::job::JobId;
-use crate::verbs::{Measured, Store, digest_of, fits, named};
+use crate::verbs::{
+    Agreed, LARGEST_RECORD, Measured, Store, Topic, digest_of, fits, fits_in, named,
+};
 
 pub use self::connect::{Credentials, EtcdSettings};
 pub use self::watch::EtcdJob;
@@ -108,15 +110,16 @@ impl Etcd {
         Ok(lease)
     }
 
-    /// What each node has written under its name.
-    async fn by_node<T: DeserializeOwned>(
+    /// What each node has written under its name, as far as it can be read.
+    async fn by_node<T>(
         &self,
         prefix: &str,
+        read: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<BTreeMap<Node, T>, StoreError> {
         let all = GetOptions::new().with_prefix();
         let node = |kv: KeyValue| {
             let name = kv.key_str().ok()?.strip_prefix(prefix)?;
-            Some((name.parse().ok()?, keys::read(kv.value())?))
+            Some((name.parse().ok()?, read(kv.value())?))
         };
         Ok(self.read(prefix, Some(all)).await?.into_iter().filter_map(node).collect())
     }
@@ -180,7 +183,7 @@ impl Store for Etcd {
     }
 
     async fn nodes(&self) -> Result<BTreeMap<Node, String>, StoreError> {
-        self.by_node(NODES).await
+        self.by_node(NODES, keys::read).await
     }
 
     async fn join(&self, job: &JobId, member: &Member) -> Result<(), StoreError> {
@@ -272,7 +275,7 @@ impl Store for Etcd {
     }
 
     async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Vec<Measured>>, StoreError> {
-        self.by_node(&Keys::of(job).all_measured()).await
+        self.by_node(&Keys::of(job).all_measured(), keys::read).await
     }
 
     async fn hand_in(&self, job: &JobId, number: u64, part: &[u8]) -> Result<(), StoreError> {
@@ -296,6 +299,42 @@ impl Store for Etcd {
         let key = Keys::of(job).part(node, number);
         let mut found = self.read(&key, None).await?;
         Ok(found.pop().map(|kv| kv.into_key_value().1))
+    }
+
+    async fn agree(
+        &self,
+        what: Agreed,
+        revision: u64,
+        record: &[u8],
+    ) -> Result<Option<u64>, StoreError> {
+        fits_in(record, LARGEST_RECORD)?;
+        let key = keys::agreed(what);
+        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+        let is_known = Compare::mod_revision(key, CompareOp::Equal, revision);
+        let put = TxnOp::put(key, record, None);
+        let transaction = Txn::new().when([is_known]).and_then([put]);
+        let commit = || {
+            let (mut kv, transaction) = (self.client.kv_client(), transaction.clone());
+            async move { kv.txn(transaction).await }
+        };
+        let done = ask(commit).await?;
+        let new = done.header().map_or(0, ResponseHeader::revision);
+        Ok(done.succeeded().then_some(new.unsigned_abs()))
+    }
+
+    async fn agreed(&self, what: Agreed, other_than: u64) -> Result<(u64, Vec<u8>), StoreError> {
+        watch::until_other(&self.client, keys::agreed(what), other_than).await
+    }
+
+    async fn say(&self, topic: Topic, said: &[u8]) -> Result<(), StoreError> {
+        fits(said)?;
+        let key = format!("{}{}", keys::said(topic), self.me);
+        self.commit(Txn::new().and_then([TxnOp::put(key, said, None)])).await?;
+        Ok(())
+    }
+
+    async fn said(&self, topic: Topic) -> Result<BTreeMap<Node, Vec<u8>>, StoreError> {
+        self.by_node(keys::said(topic), |said| Some(said.to_vec())).await
     }
 
     async fn watch(&self, job: &JobId, view: View) -> Result<EtcdJob, StoreError> {

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use etcd_client::{
-    Client, EventType, GetOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse, WatchOptions,
-    WatchStream,
+    Client, Event, EventType, GetOptions, KeyValue, ResponseHeader, Txn, TxnOp, TxnOpResponse,
+    WatchOptions, WatchStream,
 };
 use pfo_fleet::{Change, Shared};
 
@@ -73,13 +73,52 @@ impl EtcdJob {
     }
 }
 
+/// What is at a key, with its revision, as soon as that is another one than this: 0 for nothing.
+pub(super) async fn until_other(
+    client: &Client,
+    key: &str,
+    other_than: u64,
+) -> Result<(u64, Vec<u8>), StoreError> {
+    let with_revision = |kv: &KeyValue| (kv.mod_revision().unsigned_abs(), kv.value().to_vec());
+    let get = || {
+        let mut kv = client.kv_client();
+        async move { kv.get(key, None).await }
+    };
+    let found = ask(get).await?;
+    let now = found.kvs().first().map(with_revision);
+    if let Some(now) = now.filter(|(revision, _)| *revision != other_than) {
+        return Ok(now);
+    }
+    let after = found.header().map_or(0, ResponseHeader::revision).saturating_add(1);
+    let options = WatchOptions::new().with_start_revision(after);
+    let watch = || {
+        let (mut watches, options) = (client.watch_client(), options.clone());
+        async move { watches.watch(key, Some(options)).await }
+    };
+    let mut stream = ask(watch).await?;
+    loop {
+        let message = stream.message().await?.ok_or_else(ended)?;
+        if message.canceled() {
+            return Err(StoreError::Away(message.cancel_reason().to_owned()));
+        }
+        let written = message.events().iter().rev();
+        let put = |event: &&Event| event.event_type() == EventType::Put;
+        if let Some(kv) = written.filter(put).find_map(Event::kv) {
+            return Ok(with_revision(kv));
+        }
+    }
+}
+
+fn ended() -> StoreError {
+    StoreError::Away("the watch ended".into())
+}
+
 impl WatchedJob for EtcdJob {
     async fn next(&mut self) -> Result<News, StoreError> {
         loop {
             if let Some(news) = self.news.pop_front() {
                 return Ok(news);
             }
-            let ended = || StoreError::Away("the watch ended".into());
             let message = self.stream.message().await?.ok_or_else(ended)?;
             if message.canceled() {
                 return Err(StoreError::Away(message.cancel_reason().to_owned()));

@@ -12,8 +12,8 @@ use pfo_fleet::{
     Run, Shared, Standing, Took, View,
 };
 use pfo_store::{
-    Etcd, EtcdSettings, JobId, LARGEST_SLICE, Measured, Memory, News, Store, StoreError,
-    WatchedJob, digest_of,
+    Agreed, Etcd, EtcdSettings, JobId, LARGEST_RECORD, LARGEST_SLICE, Measured, Memory, News,
+    Store, StoreError, Topic, WatchedJob, digest_of,
 };
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
 use tokio::time::{sleep, timeout};
@@ -156,6 +156,38 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
 }
 
 /// The next run of a job has the same name, and nothing of the former one.
+/// What is agreed on without a job, and said beside it.
+async fn one_of_two_agrees(a: &impl Store, b: &impl Store) {
+    let what = Agreed::Blueprint;
+    let mut waits = Box::pin(b.agreed(what, 0));
+    assert!(timeout(Duration::from_millis(300), &mut waits).await.is_err(), "there is none");
+    assert_eq!(a.agree(what, 7, b"{}").await, Ok(None), "there is none to replace");
+    let first = a.agree(what, 0, b"one").await.unwrap().unwrap();
+    assert_eq!(b.agree(what, 0, b"another").await, Ok(None), "a record is created once");
+    let seen = timeout(Duration::from_secs(60), waits).await.unwrap().unwrap();
+    assert_eq!(seen, (first, b"one".to_vec()));
+    assert_eq!(b.agreed(what, 0).await, Ok(seen));
+    let mut waits = Box::pin(a.agreed(what, first));
+    assert!(timeout(Duration::from_millis(300), &mut waits).await.is_err(), "it is known");
+    let second = b.agree(what, first, b"two").await.unwrap().unwrap();
+    assert!(second > first);
+    assert_eq!(a.agree(what, first, b"late").await, Ok(None), "it was replaced meanwhile");
+    let seen = timeout(Duration::from_secs(60), waits).await.unwrap();
+    assert_eq!(seen, Ok((second, b"two".to_vec())));
+    let large = vec![7; LARGEST_RECORD + 1];
+    let refused = a.agree(what, second, &large).await;
+    assert_eq!(refused, Err(StoreError::TooLarge(LARGEST_RECORD + 1, LARGEST_RECORD)));
+
+    assert_eq!(a.said(Topic::Draw).await, Ok([].into()));
+    a.say(Topic::Draw, b"1 W").await.unwrap();
+    a.say(Topic::Draw, b"2 W").await.unwrap();
+    b.say(Topic::Draw, b"3 W").await.unwrap();
+    b.say(Topic::Curves, b"\xff").await.unwrap();
+    let each = [(node("node-a"), b"2 W".to_vec()), (node("node-b"), b"3 W".to_vec())];
+    assert_eq!(a.said(Topic::Draw).await, Ok(each.into()));
+    assert_eq!(a.said(Topic::Curves).await, Ok([(node("node-b"), vec![0xff])].into()));
+}
+
 async fn the_next_run_begins_with_nothing(store: &impl Store, former: &JobId) {
     let next_run = JobId { run: Some("77.1".into()), ..former.clone() };
     let mut watch = store.watch(&next_run, View::Whole).await.unwrap();
@@ -185,7 +217,10 @@ async fn the_newest_part_of_a_trial_is_kept(a: &impl Store, b: &impl Store) {
     assert_eq!(part(7, "node-b").await, Ok(None));
     assert_eq!(part(8, "node-a").await, Ok(None));
     let large = vec![7; LARGEST_SLICE + 1];
-    assert_eq!(b.hand_in(&one, 9, &large).await, Err(StoreError::TooLarge(LARGEST_SLICE + 1)));
+    assert_eq!(
+        b.hand_in(&one, 9, &large).await,
+        Err(StoreError::TooLarge(LARGEST_SLICE + 1, LARGEST_SLICE))
+    );
     assert_eq!(b.measured(&one).await.unwrap().len(), 1, "that is something else");
     b.leave(&one).await.unwrap();
     assert_eq!(part(8, "node-b").await, Ok(None));
@@ -204,7 +239,10 @@ async fn slices_are_what_they_are_called(a: &impl Store, b: &impl Store) {
     let missing = Digest([0; 32]);
     assert_eq!(b.fetch(&job, missing).await, Err(StoreError::Missing(missing)));
     let large = vec![7; LARGEST_SLICE + 1];
-    assert_eq!(a.publish(&job, &large).await, Err(StoreError::TooLarge(LARGEST_SLICE + 1)));
+    assert_eq!(
+        a.publish(&job, &large).await,
+        Err(StoreError::TooLarge(LARGEST_SLICE + 1, LARGEST_SLICE))
+    );
     a.join(&job, &member(0)).await.unwrap();
     let joined = Change::Member(node("node-a"), Some(member(0)));
     assert_eq!(changes(&mut watch, 1).await, [joined]);
@@ -216,6 +254,7 @@ fn nodes_agree_over_a_store_in_memory() {
     let b = a.seen_by(node("node-b"));
     run(async {
         two_nodes_agree(&a, &b).await;
+        one_of_two_agrees(&a, &b).await;
         part::has_no_answers_of_others(&a, &b).await;
         slices_are_what_they_are_called(&a, &b).await;
         the_newest_part_of_a_trial_is_kept(&a, &b).await;
@@ -242,6 +281,7 @@ fn nodes_agree_over_etcd() {
         let a = connect(&server, "node-a").await.unwrap();
         let b = connect(&server, "node-b").await.unwrap();
         two_nodes_agree(&a, &b).await;
+        one_of_two_agrees(&a, &b).await;
         part::has_no_answers_of_others(&a, &b).await;
         slices_are_what_they_are_called(&a, &b).await;
         the_newest_part_of_a_trial_is_kept(&a, &b).await;

@@ -133,7 +133,9 @@ impl Server {
         let patience = "--dial-timeout=60s --command-timeout=60s";
         let ctl = |arguments: String| drop(self.ctl(&format!("{patience} {arguments}")).unwrap());
         ctl("role add pfo-node".into());
-        for prefix in ["node", "job", "measured", "slice"].map(|kind| format!("/pfo/1/{kind}/")) {
+        for prefix in
+            ["node", "job", "measured", "slice", "budget"].map(|kind| format!("/pfo/1/{kind}/"))
+        {
             ctl(format!("role grant-permission pfo-node --prefix=true readwrite {prefix}"));
         }
         let nodes = NODES.map(|node| (node, "pfo-node"));

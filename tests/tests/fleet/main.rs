@@ -4,6 +4,7 @@
 
 mod at_once;
 mod broken;
+mod budgets;
 mod cluster;
 mod disturbed;
 mod first_plans;

@@ -5,7 +5,9 @@ use std::process::Command;
 
 use pfo_protocol::FleetJob;
 use pfo_tests::programs::program;
-use pfo_tests::{EtcdCluster, EtcdSetup, Identity, Node, Ran, Setup, Training, true_profile, wait};
+use pfo_tests::{
+    EtcdCluster, EtcdSetup, Identity, Link, Node, Ran, Setup, Training, true_profile, wait,
+};
 use serde_json::Value;
 
 use super::cluster::{JOB, NODES, PATIENCE, start_node_with};
@@ -23,11 +25,22 @@ pub(crate) struct Staged {
 impl Staged {
     /// With a set-up of each node, by its number. None, which is said, where etcd is not installed.
     pub(crate) fn start_with(setup: impl Fn(usize) -> Setup) -> Option<Self> {
-        let store = EtcdCluster::start(&EtcdSetup::default())?;
+        Self::start_over(&EtcdSetup::default(), setup, None)
+    }
+
+    /// The same with some etcd, and one node behind a link.
+    pub(crate) fn start_over(
+        etcd: &EtcdSetup,
+        setup: impl Fn(usize) -> Setup,
+        link: Option<(usize, &Link)>,
+    ) -> Option<Self> {
+        let store = EtcdCluster::start(etcd)?;
         let nodes = NODES.iter().enumerate();
-        let nodes: Vec<_> = nodes
-            .map(|(number, name)| start_node_with(&setup(number), name, &store, None))
-            .collect();
+        let node = |(number, name): (usize, &&str)| {
+            let link = link.filter(|(behind, _)| *behind == number).map(|(_, link)| link);
+            start_node_with(&setup(number), name, &store, link)
+        };
+        let nodes: Vec<_> = nodes.map(node).collect();
         let training = train(&nodes, 0);
         Some(Self { training, nodes, _store: store })
     }

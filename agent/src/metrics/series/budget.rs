@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pfo_protocol::{BudgetReason, BudgetScope, BudgetStatus, BudgetedJob};
+use pfo_protocol::{BudgetReason, BudgetScope, BudgetStatus, BudgetedJob, JobSelector};
 
 use super::{Known, Sink, Subject, flag, gauge, text};
 
@@ -87,8 +87,13 @@ fn scope(scope: &BudgetScope) -> String {
     match scope {
         BudgetScope::Node => "node".into(),
         BudgetScope::User(uid) => format!("user:{uid}"),
-        BudgetScope::Job(job) => {
-            format!("job:{}/{}", job.uid.map(text).unwrap_or_default(), job.job)
-        }
+        BudgetScope::Fleet => "fleet".into(),
+        BudgetScope::FleetUser(uid) => format!("fleet/user:{uid}"),
+        BudgetScope::Job(job) => format!("job:{}", of_job(job)),
+        BudgetScope::FleetJob(job) => format!("fleet/job:{}", of_job(job)),
     }
+}
+
+fn of_job(job: &JobSelector) -> String {
+    format!("{}/{}", job.uid.map(text).unwrap_or_default(), job.job)
 }

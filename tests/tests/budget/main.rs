@@ -1,5 +1,7 @@
 //! Power budgets: the jobs of a node stay below one, by the counters of its GPUs.
 
+mod hostile;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

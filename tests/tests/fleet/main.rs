@@ -8,6 +8,7 @@ mod cluster;
 mod disturbed;
 mod first_plans;
 mod guarded;
+mod joined;
 mod measured;
 mod partition;
 mod possible;

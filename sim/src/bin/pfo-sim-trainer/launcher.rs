@@ -80,6 +80,11 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         return Err(TrainerError::GpuCount { named: gpus.len(), ranks });
     }
     check_gpus(&args.state, &args.socket, &gpus)?;
+    for (what, named) in [("addresses", args.tcp.len()), ("namespaces", args.namespace.len())] {
+        if named > 0 && named != ranks {
+            return Err(TrainerError::PlaceCount { what, named, ranks });
+        }
+    }
     let identity = match (&args.user, args.uid) {
         (Some(name), _) => Some(Identity::of_user(name, &args.groups)?),
         (None, Some(uid)) => Some(Identity::of_uid(uid, args.gid, &args.groups)?),
@@ -110,6 +115,9 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         clocks: args.clocks,
         identity: identity.clone(),
         misbehaviour: misbehaviour.clone(),
+        tcp: args.tcp.clone(),
+        namespace: args.namespace.get(rank).cloned(),
+        patience_s: args.patience_s,
         previous_fd: None,
         next_fd: None,
         replica_fds: Vec::new(),
@@ -150,7 +158,7 @@ fn start(settings: &[RankSettings]) -> Result<Vec<Child>, TrainerError> {
     let replicas = between_replicas(settings).map_err(TrainerError::system("join replicas"))?;
     for (rank, replicas) in settings.iter().zip(replicas) {
         let is_last = rank.stage + 1 == rank.stages;
-        let pair = if is_last { None } else { Some(UnixStream::pair()) };
+        let pair = if is_last || !rank.tcp.is_empty() { None } else { Some(UnixStream::pair()) };
         let started = pair.transpose().and_then(|pair| {
             let (next, previous_of_next) = pair.unzip();
             let child = start_rank(rank, previous.take().as_ref(), next.as_ref(), &replicas)?;
@@ -176,7 +184,8 @@ fn start(settings: &[RankSettings]) -> Result<Vec<Child>, TrainerError> {
 /// to each of the others.
 fn between_replicas(settings: &[RankSettings]) -> io::Result<Vec<Vec<UnixStream>>> {
     let mut ends: Vec<Vec<UnixStream>> = settings.iter().map(|_| Vec::new()).collect();
-    for (rank, of_rank) in settings.iter().enumerate().filter(|(_, rank)| rank.replica > 0) {
+    let joined = settings.iter().enumerate();
+    for (rank, of_rank) in joined.filter(|(_, rank)| rank.replica > 0 && rank.tcp.is_empty()) {
         let (first, other) = UnixStream::pair()?;
         ends[of_rank.stage].push(first);
         ends[rank].push(other);
@@ -197,7 +206,15 @@ fn start_rank(
         replica_fds: replicas.iter().map(AsRawFd::as_raw_fd).collect(),
         ..settings.clone()
     };
-    let mut command = Command::new(env::current_exe()?);
+    let program = env::current_exe()?;
+    let mut command = match &settings.namespace {
+        None => Command::new(program),
+        Some(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(program);
+            command
+        }
+    };
     command.arg("rank").arg(serde_json::to_string(&settings)?);
     if settings.gpu_name == GpuName::Cuda {
         command.env("CUDA_VISIBLE_DEVICES", uuid_of(&settings)?);

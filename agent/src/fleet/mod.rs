@@ -20,7 +20,7 @@ mod trial;
 mod unchanged;
 
 pub(crate) use self::check::check;
-pub(crate) use self::comparison::{WholeComparison, WholeTurn};
+pub(crate) use self::comparison::{ForLedger, WholeComparison, WholeTurn};
 pub(crate) use self::config::FleetConfig;
 pub(crate) use self::parts::{Fleet, fleet_of, spans_nodes};
 pub(crate) use self::slow::AllSlow;

@@ -1,9 +1,9 @@
 //! Which jobs this node takes part in, and what drives its part.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
 use pfo_fleet::{Node, SlowStage, View};
 use pfo_protocol::JobView;
@@ -60,6 +60,8 @@ struct Part {
     driving: JoinHandle<()>,
     began: Instant,
     absent_since: Option<Instant>,
+    /// The newest committed swap that the ledger of savings knows of.
+    accounted: u64,
 }
 
 impl fmt::Debug for Fleet {
@@ -230,12 +232,19 @@ impl Fleet {
             drop(fleet);
             drive(store, job, me, local, asked).await;
         });
-        Part { run: named, ask, driving, began: Instant::now(), absent_since: None }
+        Part { run: named, ask, driving, began: Instant::now(), absent_since: None, accounted: 0 }
     }
 
     /// What a job is called in the store.
     pub(super) fn id_of(&self, key: &JobKey) -> JobId {
         id_of(key, lock(&self.parts).get(key).and_then(|part| part.run.clone()))
+    }
+
+    /// Takes note that the ledger of savings knows of a job's swaps up to this one. Returns up to which it
+    /// did before.
+    pub(super) fn see_swaps(&self, key: &JobKey, newest: u64) -> u64 {
+        let mut parts = lock(&self.parts);
+        parts.get_mut(key).map_or(newest, |part| mem::replace(&mut part.accounted, newest))
     }
 
     /// The jobs that this node takes part in.

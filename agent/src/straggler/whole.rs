@@ -85,7 +85,7 @@ impl Stragglers {
             Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
         })?;
         let standing = Some(standing(&stands, job, None));
-        let terms = Terms { at: None, after: Some(stands.number), standing };
+        let terms = Terms { after: Some(stands.number), standing, ..Terms::default() };
         fleet.change(&key, Change { run: Some(answered.before), by_uid, terms, wait }).await
     }
 
@@ -139,7 +139,7 @@ impl Stragglers {
         let key = JobKey::of(job);
         let run = Some(fleet.publish(&key, job, label, &table).await?);
         let standing = Some(standing(stands, job, Some(answered)));
-        let terms = Terms { at: None, after: Some(stands.number), standing };
+        let terms = Terms { after: Some(stands.number), standing, ..Terms::default() };
         fleet.change(&key, Change { run, by_uid, terms, wait }).await
     }
 
@@ -190,7 +190,7 @@ impl Stragglers {
             (stands.run.clone(), stands.standing.clone())
         };
         let standing = Some(Standing { watch, ..beside });
-        let terms = Terms { at: None, after: Some(stands.number), standing };
+        let terms = Terms { after: Some(stands.number), standing, ..Terms::default() };
         let change = Change { run: Some(run), by_uid, terms, wait: false };
         fleet.change(&known.key, change).await?;
         Ok(status)

@@ -53,6 +53,7 @@ fn proposal(step: u64) -> Proposal {
         standing: Standing::default(),
         rollback: None,
     }
+        compared: Vec::new(),
 }
 
 fn one_member() -> Option<Server> {

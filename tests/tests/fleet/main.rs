@@ -14,6 +14,7 @@ mod partition;
 mod possible;
 mod replicas;
 mod requeued;
+mod saved;
 mod staged;
 mod stragglers;
 mod trained;

@@ -17,4 +17,4 @@ pub use error::StoreError;
 pub use etcd::{Credentials, Etcd, EtcdJob, EtcdSettings};
 pub use job::JobId;
 pub use memory::{Memory, MemoryJob};
-pub use verbs::{LARGEST_SLICE, Measured, News, Store, WatchedJob, digest_of};
+pub use verbs::{LARGEST_SLICE, Measured, News, Note, Store, WatchedJob, digest_of};

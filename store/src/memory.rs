@@ -1,6 +1,6 @@
 //! A store in the memory of one process, for tests: several nodes share it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared, View};
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::error::StoreError;
 use crate::job::JobId;
-use crate::verbs::{Measured, News, Store, WatchedJob, fits, named};
+use crate::verbs::{Measured, News, Note, Store, WatchedJob, fits, named};
 
 /// One node's view of a store in memory.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub struct Memory {
 struct Job {
     shared: Shared,
     slices: BTreeMap<Digest, Vec<u8>>,
+    notes: BTreeMap<Note, Vec<u8>>,
     measured: BTreeMap<Node, Vec<Measured>>,
     parts: BTreeMap<Node, (u64, Vec<u8>)>,
     watches: Vec<(Node, View, Arc<Queue>)>,
@@ -122,6 +123,25 @@ impl Store for Memory {
 
     async fn fetch(&self, job: &JobId, digest: Digest) -> Result<Vec<u8>, StoreError> {
         self.with(job, |job| job.slices.get(&digest).cloned()).ok_or(StoreError::Missing(digest))
+    }
+
+    async fn note(
+        &self,
+        job: &JobId,
+        note: Note,
+        value: &[u8],
+        forget: &BTreeSet<Digest>,
+    ) -> Result<(), StoreError> {
+        fits(value)?;
+        self.with(job, |job| {
+            job.notes.insert(note, value.to_vec());
+            job.slices.retain(|digest, _| !forget.contains(digest));
+        });
+        Ok(())
+    }
+
+    async fn noted(&self, job: &JobId, note: Note) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.with(job, |job| job.notes.get(&note).cloned()))
     }
 
     async fn propose(

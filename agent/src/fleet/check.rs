@@ -1,10 +1,10 @@
 //! What is wrong with the set-up of the fleet, found by using it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_fleet::{Degrees, Gpus, Member, Node, View};
 use pfo_protocol::{FleetFinding, Uid};
-use pfo_store::{Etcd, EtcdSettings, JobId, Measured, Store, StoreError, WatchedJob};
+use pfo_store::{Etcd, EtcdSettings, JobId, Measured, Note, Store, StoreError, WatchedJob};
 
 use super::parts::Fleet;
 
@@ -86,6 +86,8 @@ async fn use_all(etcd: &Etcd, fleet: &Fleet) -> Result<(), StoreError> {
     etcd.hand_in(&job, 1, b"").await?;
     etcd.handed_in(&job, 1, fleet.node()).await?;
     etcd.leave(&job).await?;
+    etcd.note(&job, Note::Frontier, b"{}", &BTreeSet::new()).await?;
+    etcd.noted(&job, Note::Frontier).await?;
     let slice = etcd.publish(&job, b"{}").await?;
     etcd.fetch(&job, slice).await.map(drop)
 }

@@ -221,6 +221,8 @@ impl WholeGuard {
         let plan = self.fleet.plan_of(&self.key, run).await?;
         let table = plan.ok_or_else(crate::guard::runner::no_table)?.table;
         let stragglers = &self.guards.means().stragglers;
+        // Whoever compares need not be where it was loaded.
+        stragglers.find_whole(&self.fleet, job).await?;
         let plan = stragglers.corrected(&self.key, table, figures).await?;
         self.fleet.publish(&self.key, job, plan.label, &plan.table).await
     }
@@ -230,8 +232,6 @@ fn length(TrialLength { settling_steps, steps }: TrialLength) -> Length {
     Length { settling_steps, steps, samples: false }
 }
 
-/// The mean time of a step, in seconds.
-fn mean_s(turn: &WholeTurn) -> f64 {
 /// What the ledgers of all nodes are to have of it; none if a GPU has no energy counter.
 fn compared(run: &Run, default: &WholeTurn, plan: [&WholeTurn; 2]) -> Option<pfo_fleet::Compared> {
     let Run::Plan(cut) = run else { return None };
@@ -242,6 +242,8 @@ fn compared(run: &Run, default: &WholeTurn, plan: [&WholeTurn; 2]) -> Option<pfo
     Some(compared.shared(cut.label.clone(), cut.predicted.map(|(_, energy_j)| energy_j)))
 }
 
+/// The mean time of a step, in seconds.
+fn mean_s(turn: &WholeTurn) -> f64 {
     step_s(&turn.recorded.trial)
 }
 

@@ -223,8 +223,8 @@ impl Watcher {
         let is_watched = stands.standing.watch.is_some() && reference.is_some();
         let slow = if is_watched { here.stages() } else { SlowStages::new() };
         fleet.note_slow(&key, &slow, here.conditions());
-        if let Some(frontier) = frontier.filter(|_| !self.budgets.binds(&key)) {
-            whole.answer((fleet, &self.stragglers), job, (&stands, &frontier)).await;
+        if !self.budgets.binds(&key) {
+            whole.answer((fleet, &self.stragglers), job, &stands).await;
         }
     }
 }

@@ -11,6 +11,7 @@
 //! /pfo/1/measured/<uid>/<name>/<node>              under the node's lease
 //! /pfo/1/measured/trial/<uid>/<name>/<node>/<N>    under the node's lease
 //! /pfo/1/slice/<uid>/<name>/<sha256>
+//! /pfo/1/slice/<uid>/<name>/<note>                 frontier, profile or sweep
 //! ```
 //!
 //! `<name>` is that of the job, and `<name>@<run>` where its ranks say which run of it they belong to.
@@ -24,7 +25,7 @@ use pfo_fleet::{Change, Digest, Node};
 use serde::de::DeserializeOwned;
 
 use crate::job::JobId;
-use crate::verbs::digest_of;
+use crate::verbs::{Note, digest_of};
 
 const ROOT: &str = "/pfo/1/";
 
@@ -95,6 +96,10 @@ impl Keys {
 
     pub(super) fn slice(&self, digest: Digest) -> String {
         format!("{ROOT}slice/{}/{digest}", self.job)
+    }
+
+    pub(super) fn note(&self, note: Note) -> String {
+        format!("{ROOT}slice/{}/{}", self.job, note.name())
     }
 
     /// Where all nodes have what they measured.

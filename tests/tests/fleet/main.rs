@@ -17,6 +17,7 @@ mod requeued;
 mod saved;
 mod staged;
 mod stragglers;
+mod taken_over;
 mod trained;
 mod trials;
 mod tune;

@@ -451,6 +451,7 @@ mod tests {
         }
         // One of the same second that measured something else is another one.
         let ledger = begun(state.path());
+        ledger.see(std::slice::from_ref(&job));
         ledger.take_whole(&job, &whole(6, 11.2));
         ledger.write();
         let total = ledger.savings(&query(SavingsBy::Job), None).total;

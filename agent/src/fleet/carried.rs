@@ -94,7 +94,7 @@ impl Fleet {
         let Some(job) = job else { return Ok(false) };
         let shown = self.show(key, View::Whole).await;
         let shared = shown.filter(|shown| shown.view == View::Whole).and_then(|shown| shown.shared);
-        if !shared.is_some_and(|shared| completeness(&shared.members).is_ok()) {
+        if shared.is_none_or(|shared| completeness(&shared.members).is_err()) {
             former.complete_since = None;
             return Ok(false);
         }

@@ -70,19 +70,18 @@ impl Turn<'_> {
                 let (sweeps, key) = (Arc::clone(self.sweeps), self.key.clone());
                 let _ = blocking(move || sweeps.drop_restored(&key, changes)).await;
             }
-            Some(Progress { changes, record, end: None, .. }) => {
-                if noted.get(id) != Some(&changes) {
-                    self.note(UNFINISHED, file::content(&record)).await?;
-                    noted.insert(id.clone(), changes);
-                }
+            Some(Progress { changes, record, end: None, .. })
+                if noted.get(id) != Some(&changes) =>
+            {
+                self.note(UNFINISHED, file::content(&record)).await?;
+                noted.insert(id.clone(), changes);
             }
-            Some(Progress { record, end: Some(end), .. }) => {
-                if noted.remove(id).is_some() {
-                    self.end(&record, end != SweepEnd::Stopped).await?;
-                }
+            Some(Progress { record, end: Some(end), .. }) if noted.contains_key(id) => {
+                self.end(&record, end != SweepEnd::Stopped).await?;
+                noted.remove(id);
             }
-            None if is_time => self.look_at_store().await?,
-            None => {}
+            Some(Progress { end: Some(_), .. }) | None if is_time => self.look_at_store().await?,
+            Some(_) | None => {}
         }
         Ok(())
     }

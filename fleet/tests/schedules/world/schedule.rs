@@ -20,10 +20,7 @@ impl World {
         }
         let is_swept = !is_calm && self.rng.u8(0..3) == 0;
         if is_swept {
-            for _ in 0..self.rng.u8(1..3) {
-                let (when, node) = (self.rng.u64(700..2000), self.rng.usize(0..nodes));
-                self.at(when, node, Happens::Sweep);
-            }
+            self.plan_sweeps();
         }
         let wishes = if is_swept { self.rng.u8(1..3) } else { self.rng.u8(3..6) };
         for wish in 1..wishes {

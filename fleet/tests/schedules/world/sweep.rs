@@ -46,6 +46,14 @@ impl World {
         self.swept
     }
 
+    pub(super) fn plan_sweeps(&mut self) {
+        let nodes = self.nodes.len();
+        for _ in 0..self.rng.u8(1..3) {
+            let (when, node) = (self.rng.u64(700..2000), self.rng.usize(0..nodes));
+            self.at(when, node, Happens::Sweep);
+        }
+    }
+
     pub(super) fn begin_sweep(&mut self, node: usize) {
         if self.nodes[node].agent.is_none() || self.nodes[node].sweep.is_some() {
             return;

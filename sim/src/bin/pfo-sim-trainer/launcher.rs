@@ -75,16 +75,12 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
     };
     let replicas = usize::from(args.replicas);
     let ranks = stages * replicas;
+    check_places(&args, ranks)?;
     let gpus = if args.gpus.is_empty() { (0..ranks).collect() } else { args.gpus };
     if gpus.len() != ranks {
         return Err(TrainerError::GpuCount { named: gpus.len(), ranks });
     }
     check_gpus(&args.state, &args.socket, &gpus)?;
-    for (what, named) in [("addresses", args.tcp.len()), ("namespaces", args.namespace.len())] {
-        if named > 0 && named != ranks {
-            return Err(TrainerError::PlaceCount { what, named, ranks });
-        }
-    }
     let identity = match (&args.user, args.uid) {
         (Some(name), _) => Some(Identity::of_user(name, &args.groups)?),
         (None, Some(uid)) => Some(Identity::of_uid(uid, args.gid, &args.groups)?),
@@ -124,6 +120,16 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         launcher: process::id() as i32,
     };
     Ok(gpus.into_iter().enumerate().map(settings).collect())
+}
+
+/// Checks that every rank has an address and a namespace, if any has.
+fn check_places(args: &LaunchArgs, ranks: usize) -> Result<(), TrainerError> {
+    for (what, named) in [("addresses", args.tcp.len()), ("namespaces", args.namespace.len())] {
+        if named > 0 && named != ranks {
+            return Err(TrainerError::PlaceCount { what, named, ranks });
+        }
+    }
+    Ok(())
 }
 
 /// Checks that every rank has a GPU of its own.

@@ -436,7 +436,9 @@ mod tests {
             default: turn(default_j),
             plan: turn(10.0),
         };
-        let both = [whole(5, 11.0), whole(6, 11.1)];
+        // Old ones would be removed.
+        let now = unix_s(SystemTime::now());
+        let both = [whole(now, 11.0), whole(now + 1, 11.1)];
         let mut before = None;
         for agent in 0..3 {
             let ledger = begun(state.path());
@@ -452,7 +454,7 @@ mod tests {
         // One of the same second that measured something else is another one.
         let ledger = begun(state.path());
         ledger.see(std::slice::from_ref(&job));
-        ledger.take_whole(&job, &whole(6, 11.2));
+        ledger.take_whole(&job, &whole(now + 1, 11.2));
         ledger.write();
         let total = ledger.savings(&query(SavingsBy::Job), None).total;
         assert_eq!(total.comparisons, 3);

@@ -28,8 +28,8 @@ use crate::p2p::P2pStore;
 use crate::pfod::{Pfod, Questions};
 use crate::profile::ProfileStore;
 use crate::settings::{InForce, Settings};
-use crate::straggler::{JobFiles, Stragglers};
-use crate::sweep::{Means, SweepFiles, Sweeps};
+use crate::straggler::{JobFiles, Stragglers, share_frontiers};
+use crate::sweep::{Means, SweepFiles, Sweeps, share_sweeps};
 use crate::watch::{Taps, Watcher};
 
 /// `FileDescriptorName=` of the administrators' socket.
@@ -89,6 +89,8 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     tasks.spawn(async move { first_plans.run().await });
     if let Some(fleet) = services.fleet.clone() {
         tasks.spawn(guard_whole_jobs(Arc::clone(&services.guards), Arc::clone(&fleet)));
+        tasks.spawn(share_frontiers(Arc::clone(&services.stragglers), Arc::clone(&fleet)));
+        tasks.spawn(share_sweeps(Arc::clone(&services.sweeps), Arc::clone(&fleet)));
         tasks.spawn(async move { fleet.run().await });
     }
     tasks.spawn(metrics::serve(Arc::clone(&services), metrics_socket));

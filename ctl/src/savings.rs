@@ -30,7 +30,8 @@ pub(crate) const KWH_J: f64 = 3.6e6;
 /// "Given up" is what a power budget took from a job: the energy that it did not use, and the time that this
 /// cost at its own pace. It is no saving, and in none of them.
 ///
-/// Only GPUs of this node count. You see your own jobs; administrators see everybody's.
+/// Only GPUs of this node count: of a job over several nodes, each shows its part of what the job saved.
+/// You see your own jobs; administrators see everybody's.
 #[derive(Args)]
 pub(crate) struct SavingsCommand {
     /// Only jobs of this name

@@ -32,7 +32,8 @@ pub(crate) enum JobCommand {
 /// seconds, pfo-agent looks the plan up in the frontier, and says so in the journal.
 ///
 /// A job that has ranks on several nodes of a fleet changes on all of them. A slow rank is found on any of
-/// them, and the node on which the frontier was loaded responds.
+/// them, and the node at which this is asked for responds or, when that is gone, the one that has rank 0. The
+/// frontier may have been loaded on any of them.
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["slowdown", "clear", "auto"])))]
 pub(crate) struct StragglerCommand {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_vocabulary::{Mhz, Stage, Uid};
 
+use crate::compared::Compared;
 use crate::digest::Digest;
 use crate::member::{Degrees, Gpus, Incomplete, Member, Place};
 use crate::node::Node;
@@ -68,6 +69,8 @@ pub struct Terms {
     pub after: Option<u64>,
     /// What stands beside it; none for what stands now, as far as that goes with what is wished.
     pub standing: Option<Standing>,
+    /// The comparisons that it ends.
+    pub compared: Vec<Compared>,
 }
 
 /// A write to the store.

@@ -10,6 +10,7 @@
 //! `tests/schedules.rs` holds it over random delays, losses, crashes and restarts.
 #![forbid(unsafe_code)]
 
+mod compared;
 mod digest;
 mod event;
 mod member;
@@ -19,6 +20,7 @@ mod shared;
 mod standing;
 mod swap;
 
+pub use compared::{Compared, Turn};
 pub use digest::{Digest, NotADigest};
 pub use event::{Action, Event, Purpose, Runs, Seen, SwapAnswer, Terms, Told, Write};
 pub use member::{Degrees, Gpus, Incomplete, Member, Place, completeness};

@@ -130,8 +130,8 @@ struct UncheckedGuard {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{what} is {value}, which no agent writes")]
 pub struct OutOfReason {
-    what: &'static str,
-    value: f64,
+    pub(crate) what: &'static str,
+    pub(crate) value: f64,
 }
 
 fn within(what: &'static str, value: f64, range: &RangeInclusive<f64>) -> Result<f64, OutOfReason> {
@@ -297,7 +297,8 @@ impl Standing {
     }
 
     /// What stands for another plan that a user asked for, which runs from a step on.
-    pub(crate) fn for_another(&self, step: u64) -> Self {
+    #[must_use]
+    pub fn for_another(&self, step: u64) -> Self {
         let guard = self.guard.as_ref().map(|guard| guard.anew(step));
         Self { guard, straggler: None, watch: self.watch.clone(), budgeted: None }
     }

@@ -7,6 +7,7 @@ use std::ops::Not;
 use pfo_vocabulary::{Mhz, Stage, Uid};
 use serde::{Deserialize, Serialize};
 
+use crate::compared::Compared;
 use crate::digest::Digest;
 use crate::node::Node;
 use crate::standing::Standing;
@@ -100,6 +101,9 @@ pub struct Proposal {
     /// What a rollback leads to; none if that is what the job ran before this swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Run>,
+    /// The comparisons that it ends, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compared: Vec<Compared>,
 }
 
 impl Proposal {
@@ -283,6 +287,7 @@ mod tests {
             trial: None,
             standing: Standing::default(),
             rollback: None,
+            compared: Vec::new(),
         };
         let mut written = serde_json::to_value(&proposal).unwrap();
         assert_eq!(serde_json::from_value::<Proposal>(written.clone()).unwrap(), proposal);

@@ -53,6 +53,7 @@ fn proposal(step: u64, proposed_at: u64) -> Proposal {
         trial: None,
         standing: Standing::default(),
         rollback: None,
+        compared: Vec::new(),
     }
 }
 

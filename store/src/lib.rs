@@ -18,5 +18,6 @@ pub use etcd::{Credentials, Etcd, EtcdJob, EtcdSettings};
 pub use job::JobId;
 pub use memory::{Memory, MemoryJob};
 pub use verbs::{
-    Agreed, LARGEST_RECORD, LARGEST_SLICE, Measured, News, Store, Topic, WatchedJob, digest_of,
+    Agreed, LARGEST_RECORD, LARGEST_SLICE, Measured, News, Note, Store, Topic, WatchedJob,
+    digest_of,
 };

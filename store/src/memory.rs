@@ -1,6 +1,6 @@
 //! A store in the memory of one process, for tests: several nodes share it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared, View};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::error::StoreError;
 use crate::job::JobId;
 use crate::verbs::{
-    Agreed, LARGEST_RECORD, Measured, News, Store, Topic, WatchedJob, fits, fits_in, named,
+    Agreed, LARGEST_RECORD, Measured, News, Note, Store, Topic, WatchedJob, fits, fits_in, named,
 };
 
 /// One node's view of a store in memory.
@@ -33,6 +33,7 @@ struct Common {
 struct Job {
     shared: Shared,
     slices: BTreeMap<Digest, Vec<u8>>,
+    notes: BTreeMap<Note, Vec<u8>>,
     measured: BTreeMap<Node, Vec<Measured>>,
     parts: BTreeMap<Node, (u64, Vec<u8>)>,
     watches: Vec<(Node, View, Arc<Queue>)>,
@@ -133,6 +134,25 @@ impl Store for Memory {
 
     async fn fetch(&self, job: &JobId, digest: Digest) -> Result<Vec<u8>, StoreError> {
         self.with(job, |job| job.slices.get(&digest).cloned()).ok_or(StoreError::Missing(digest))
+    }
+
+    async fn note(
+        &self,
+        job: &JobId,
+        note: Note,
+        value: &[u8],
+        forget: &BTreeSet<Digest>,
+    ) -> Result<(), StoreError> {
+        fits(value)?;
+        self.with(job, |job| {
+            job.notes.insert(note, value.to_vec());
+            job.slices.retain(|digest, _| !forget.contains(digest));
+        });
+        Ok(())
+    }
+
+    async fn noted(&self, job: &JobId, note: Note) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.with(job, |job| job.notes.get(&note).cloned()))
     }
 
     async fn propose(

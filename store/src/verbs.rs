@@ -1,6 +1,6 @@
 //! What an agent asks of a store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 
 use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared, View};
@@ -35,6 +35,27 @@ pub enum Topic {
 /// The largest record of the fleet, in bytes: below what etcd takes at once. What a node says is no larger
 /// than a slice.
 pub const LARGEST_RECORD: usize = 1024 * 1024;
+
+/// What is noted beside a job, for the node that goes on with it when another one is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Note {
+    /// The frontier that was loaded last.
+    Frontier,
+    /// The profile that was measured last.
+    Profile,
+    /// The sweep that is not over.
+    Sweep,
+}
+
+impl Note {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Frontier => "frontier",
+            Self::Profile => "profile",
+            Self::Sweep => "sweep",
+        }
+    }
+}
 
 /// What a watch says.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +120,22 @@ pub trait Store: Send + Sync + 'static {
         job: &JobId,
         digest: Digest,
     ) -> impl Future<Output = Result<Vec<u8>, StoreError>> + Send;
+
+    /// Notes something beside a job, in place of what was noted before, and deletes these slices.
+    fn note(
+        &self,
+        job: &JobId,
+        note: Note,
+        value: &[u8],
+        forget: &BTreeSet<Digest>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What is noted beside a job; none if nothing is.
+    fn noted(
+        &self,
+        job: &JobId,
+        note: Note,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
     /// Creates a swap if its number is the next one, and deletes those below `forget_below`.
     /// Returns whether this node has, then or when it asked before.

@@ -83,6 +83,13 @@ impl EtcdCluster {
         all.into_iter().map(|mut one| one["Status"].take()).collect()
     }
 
+    /// The keys that have this in them.
+    #[must_use]
+    pub fn keys_with(&self, text: &str) -> Vec<String> {
+        let keys = self.server.ctl("get --prefix --keys-only /").unwrap();
+        keys.lines().filter(|key| key.contains(text)).map(str::to_owned).collect()
+    }
+
     /// Writes what is no agent's until the store is full.
     pub fn fill(&self) {
         let value = "x".repeat(100_000);

@@ -92,7 +92,7 @@ impl Drop for Link {
     }
 }
 
-fn ip(arguments: &str) -> Result<(), String> {
+pub(crate) fn ip(arguments: &str) -> Result<(), String> {
     let ran = Command::new("ip").args(arguments.split_whitespace()).output();
     let ran = ran.map_err(|error| format!("ip: {error}"))?;
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();

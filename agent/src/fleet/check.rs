@@ -1,11 +1,11 @@
 //! What is wrong with the set-up of the fleet, found by using it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_fleet::{Degrees, Gpus, Member, Node, View};
 use pfo_protocol::{FleetFinding, Uid};
 use pfo_store::{
-    Agreed, Etcd, EtcdSettings, JobId, Measured, Store, StoreError, Topic, WatchedJob,
+    Agreed, Etcd, EtcdSettings, JobId, Measured, Note, Store, StoreError, Topic, WatchedJob,
 };
 
 use super::parts::Fleet;
@@ -91,6 +91,8 @@ async fn use_all(etcd: &Etcd, fleet: &Fleet) -> Result<(), StoreError> {
     etcd.said(Topic::Draw).await?;
     // No record has this revision, so none is replaced.
     etcd.agree(Agreed::Budgets, u64::MAX, b"").await?;
+    etcd.note(&job, Note::Frontier, b"{}", &BTreeSet::new()).await?;
+    etcd.noted(&job, Note::Frontier).await?;
     let slice = etcd.publish(&job, b"{}").await?;
     etcd.fetch(&job, slice).await.map(drop)
 }

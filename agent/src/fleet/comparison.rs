@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use pfo_fleet::{Length, Node, Purpose, Run, Standing, Terms, Told};
+use pfo_fleet::{Compared, Length, Node, Proposal, Purpose, Run, Standing, Terms, Told, View};
 use pfo_protocol::{RecordedTrial, Refusal, Uid};
 use tokio::sync::oneshot;
 
@@ -53,12 +53,18 @@ impl WholeComparison {
         Ok(WholeTurn { step, recorded })
     }
 
-    /// Ends it: the job runs this for good, beside which this stands.
+    /// Ends it with what it has shown: the job runs this for good, beside which this stands.
     ///
     /// # Errors
     /// If its nodes do not agree on it; then it runs its plan again when they do.
-    pub(crate) async fn end(self, run: Run, standing: Standing) -> Result<(), Refusal> {
-        let terms = Terms { at: None, after: Some(self.after), standing: Some(standing) };
+    pub(crate) async fn end(
+        self,
+        (run, standing): (Run, Standing),
+        compared: Option<Compared>,
+    ) -> Result<(), Refusal> {
+        let (after, standing) = (Some(self.after), Some(standing));
+        let compared = compared.into_iter().collect();
+        let terms = Terms { at: None, after, standing, compared };
         let (by_uid, purpose) = (self.by_uid(), Purpose::LastOfTrials);
         let wanted = Wanted { run: Some(run), by_uid, purpose, terms, holder: None };
         match self.fleet.agreement(&self.key, wanted).await? {
@@ -75,7 +81,33 @@ impl WholeComparison {
     }
 }
 
+/// What a look at a job of several nodes says for the ledger of savings.
+#[derive(Debug, Default)]
+pub(crate) struct ForLedger {
+    /// Whether the job is in a trial, so that what it uses is no matter of its plan.
+    pub(crate) in_trial: bool,
+    /// The comparisons that were not seen before.
+    pub(crate) compared: Vec<Compared>,
+}
+
 impl Fleet {
+    /// What there is about a job for the ledger of savings. A comparison in which this node took no part
+    /// is none of its.
+    pub(crate) async fn for_ledger(&self, key: &JobKey) -> ForLedger {
+        let Some(shared) = self.show(key, View::Part).await.and_then(|shown| shown.shared) else {
+            return ForLedger::default();
+        };
+        let newest = shared.committed().next();
+        let seen = self.see_swaps(key, newest.map_or(0, |(number, _)| number));
+        let is_new = |(number, proposal): &(u64, &Arc<Proposal>)| {
+            *number > seen && proposal.members.contains(self.name())
+        };
+        let new: Vec<_> = shared.committed().filter(is_new).collect();
+        let compared = new.into_iter().rev().flat_map(|(_, proposal)| proposal.compared.clone());
+        let in_trial = newest.is_some_and(|(_, proposal)| proposal.trial.is_some());
+        ForLedger { in_trial, compared: compared.collect() }
+    }
+
     /// What this node is called.
     pub(crate) fn name(&self) -> &Node {
         self.node()

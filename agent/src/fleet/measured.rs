@@ -275,6 +275,7 @@ mod tests {
             trial: None,
             standing: Standing::default(),
             rollback: None,
+            compared: Vec::new(),
         };
         shared.apply(Change::Proposal(1, proposal));
         let old = ["a", "b"].map(|name| (node(name), measured(0, 1.5, 300.0))).into();

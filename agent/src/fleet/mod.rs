@@ -3,11 +3,13 @@
 //!
 //! Nothing is decided here: `pfo-fleet` says what is to be done, and `pfod` whether it may be.
 
+mod carried;
 mod check;
 mod comparison;
 mod config;
 mod local;
 mod measured;
+mod noted;
 mod own_profile;
 mod part;
 mod parts;
@@ -20,8 +22,9 @@ mod trial;
 mod unchanged;
 
 pub(crate) use self::check::check;
-pub(crate) use self::comparison::{WholeComparison, WholeTurn};
+pub(crate) use self::comparison::{ForLedger, WholeComparison, WholeTurn};
 pub(crate) use self::config::FleetConfig;
+pub(crate) use self::noted::Noted;
 pub(crate) use self::parts::{Fleet, fleet_of, spans_nodes};
 pub(crate) use self::slow::AllSlow;
 pub(crate) use self::stands::{Change, Stands, next_step};

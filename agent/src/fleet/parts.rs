@@ -1,11 +1,11 @@
 //! Which jobs this node takes part in, and what drives its part.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
-use pfo_fleet::{Node, SlowStage, View};
+use pfo_fleet::{Digest, Node, SlowStage, View};
 use pfo_protocol::JobView;
 use pfo_service::lock;
 use pfo_store::{Asked, Etcd, EtcdSettings, JobId, Shown, Store, StoreError, drive};
@@ -13,6 +13,7 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::carried::Former;
 use super::config::FleetConfig;
 use super::local::NodeJob;
 use super::measured::History;
@@ -28,6 +29,9 @@ const ABSENT: Duration = Duration::from_secs(10);
 
 /// Questions about a job that may wait.
 const QUESTIONS: usize = 16;
+
+/// Jobs whose last run is remembered.
+const MOST_RUNS: usize = 1024;
 
 /// How long a part may take to show itself.
 const SHOW_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,6 +49,10 @@ pub(crate) struct Fleet {
     pub(super) histories: Mutex<BTreeMap<JobKey, History>>,
     /// The stages of its jobs that do not run as they were profiled, and what the others hear of them.
     pub(super) slow: Arc<Mutex<SlowOf>>,
+    /// The run of each job that this node had a part of last.
+    runs: Mutex<BTreeMap<JobKey, JobId>>,
+    /// What former runs have left.
+    pub(super) carried: Mutex<BTreeMap<JobKey, Former>>,
     /// Why the store has not taken what was written last.
     unwritten: Mutex<Option<StoreError>>,
 }
@@ -60,6 +68,10 @@ struct Part {
     driving: JoinHandle<()>,
     began: Instant,
     absent_since: Option<Instant>,
+    /// The newest committed swap that the ledger of savings knows of.
+    accounted: u64,
+    /// The frontier of which it is settled whether the store has it.
+    settled: Option<Digest>,
 }
 
 impl fmt::Debug for Fleet {
@@ -115,6 +127,8 @@ impl Fleet {
             problem: Mutex::default(),
             histories: Mutex::default(),
             slow: Arc::default(),
+            runs: Mutex::default(),
+            carried: Mutex::default(),
             unwritten: Mutex::default(),
         }))
     }
@@ -171,7 +185,7 @@ impl Fleet {
     /// Keeps the node in the fleet for as long as the agent runs.
     pub(crate) async fn run(self: &Arc<Self>) {
         let store = self.store().await;
-        tokio::join!(self.keep_enrolled(&store), self.tell_measured(&*store));
+        tokio::join!(self.keep_enrolled(&store), self.tell_measured(&*store), self.carry_over());
     }
 
     async fn keep_enrolled(self: &Arc<Self>, store: &Etcd) {
@@ -210,9 +224,22 @@ impl Fleet {
             if parts.get(&key).is_none_or(|part| part.run != run) {
                 // What is here of another run leaves with its part.
                 lock(&self.histories).remove(&key);
+                self.note_run(&key, run.clone());
                 let part = self.take_part(&key, run);
                 parts.insert(key, part);
             }
+        }
+    }
+
+    /// Takes note of a run of a job, and of the one before it.
+    fn note_run(&self, key: &JobKey, run: Option<String>) {
+        let mut runs = lock(&self.runs);
+        let id = id_of(key, run);
+        if let Some(former) = runs.insert(key.clone(), id.clone()).filter(|former| *former != id) {
+            lock(&self.carried).insert(key.clone(), Former::of(former));
+        }
+        if runs.len() > MOST_RUNS {
+            runs.pop_first();
         }
     }
 
@@ -230,12 +257,38 @@ impl Fleet {
             drop(fleet);
             drive(store, job, me, local, asked).await;
         });
-        Part { run: named, ask, driving, began: Instant::now(), absent_since: None }
+        Part {
+            run: named,
+            ask,
+            driving,
+            began: Instant::now(),
+            absent_since: None,
+            accounted: 0,
+            settled: None,
+        }
     }
 
     /// What a job is called in the store.
-    pub(super) fn id_of(&self, key: &JobKey) -> JobId {
+    pub(crate) fn id_of(&self, key: &JobKey) -> JobId {
         id_of(key, lock(&self.parts).get(key).and_then(|part| part.run.clone()))
+    }
+
+    /// Takes note that the ledger of savings knows of a job's swaps up to this one. Returns up to which it
+    /// did before.
+    pub(super) fn see_swaps(&self, key: &JobKey, newest: u64) -> u64 {
+        let mut parts = lock(&self.parts);
+        parts.get_mut(key).map_or(newest, |part| mem::replace(&mut part.accounted, newest))
+    }
+
+    /// Whether it is settled that the store has a frontier in this run of its job, or a later one.
+    pub(crate) fn has_settled(&self, key: &JobKey, frontier: Digest) -> bool {
+        lock(&self.parts).get(key).is_none_or(|part| part.settled == Some(frontier))
+    }
+
+    pub(crate) fn settle(&self, key: &JobKey, frontier: Digest) {
+        if let Some(part) = lock(&self.parts).get_mut(key) {
+            part.settled = Some(frontier);
+        }
     }
 
     /// The jobs that this node takes part in.

@@ -183,7 +183,7 @@ impl Fleet {
         }
         let guard = max_slowdown.map(|most| self.new_guard(job, most));
         let standing = Some(Standing { guard, ..standing });
-        let terms = Terms { at: None, after: Some(number), standing };
+        let terms = Terms { after: Some(number), standing, ..Terms::default() };
         self.change(&key, Change { run: Some(run), by_uid, terms, wait: false }).await?;
         Ok(())
     }

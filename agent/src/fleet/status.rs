@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pfo_fleet::{Decision, Guard, Late, Node, Report, Run, Shared, Standing, View, completeness};
+use pfo_fleet::{
+    Decision, Guard, Late, Member, Node, Report, Run, Shared, Standing, View, completeness,
+};
 use pfo_protocol::{
     FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetSwap, GuardStatus,
-    Refusal, RefusalCode, Uid,
+    Rank, Refusal, RefusalCode, Uid,
 };
 use pfo_store::{Shown, Store};
 use tokio::time::sleep;
@@ -104,6 +106,7 @@ fn job_of(shown: &Shown, Steps { step, windows }: Steps) -> FleetJob {
     let Standing { guard, straggler, watch, .. } = shared.standing().cloned().unwrap_or_default();
     let is_whole = shown.view == View::Whole;
     let problem = completeness(&shared.members).err().filter(|_| is_whole);
+    let acts = |node: Node| acting(shared, node).to_string();
     FleetJob {
         nodes: if is_whole { members_of(shared) } else { Vec::new() },
         problem: problem.map(|why| why.to_string()),
@@ -111,10 +114,21 @@ fn job_of(shown: &Shown, Steps { step, windows }: Steps) -> FleetJob {
         swap: newest_of(shared),
         step,
         windows,
-        guarded_by: guard.map(|guard| guard.by_node.to_string()),
-        answered_by: watch.map(|watch| watch.by_node.to_string()),
+        guarded_by: guard.map(|guard| acts(guard.by_node)),
+        answered_by: watch.map(|watch| acts(watch.by_node)),
         straggler: straggler.map(|answered| answered.factor),
     }
+}
+
+/// The node that does what was asked for at this one: the one that has rank 0, if this is no member of the
+/// job any more, as far as that is known.
+fn acting(shared: &Shared, node: Node) -> Node {
+    if shared.members.contains_key(&node) {
+        return node;
+    }
+    let has_first = |member: &Member| member.places.iter().any(|place| place.rank == Rank(0));
+    let first = shared.members.iter().find(|(_, member)| has_first(member));
+    first.map_or(node, |(first, _)| first.clone())
 }
 
 pub(super) fn members_of(shared: &Shared) -> Vec<FleetMember> {

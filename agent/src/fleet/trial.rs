@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_fleet::{
-    Length, Member, Node, Purpose, Report, Run, Shared, Terms, Told, View, completeness,
+    Compared, Length, Member, Node, Purpose, Report, Run, Shared, Terms, Told, View, completeness,
 };
 use pfo_protocol::{JobView, PlanStatus, Refusal, RefusalCode, TrialLength, TrialRun, Uid};
 use pfo_store::Store;
@@ -23,6 +23,9 @@ use crate::job::JobKey;
 /// The nodes of a job.
 pub(crate) type Members = std::collections::BTreeMap<Node, Member>;
 
+/// The comparisons that the end of trials carries. `tune` makes fewer of a plan.
+const MOST_COMPARED: usize = 64;
+
 /// How often to look for what a node has measured.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -36,6 +39,8 @@ pub(crate) struct WholeHold {
     by_uid: Uid,
     /// What its last trial ran.
     run: Run,
+    /// The comparisons that its trials have been, the newest last.
+    compared: Vec<Compared>,
     _holds: oneshot::Sender<Infallible>,
 }
 
@@ -49,19 +54,28 @@ impl fmt::Debug for WholeHold {
 }
 
 impl WholeHold {
+    /// Takes a comparison that its trials have been.
+    pub(crate) fn take(&mut self, compared: Compared) {
+        if self.compared.len() == MOST_COMPARED {
+            self.compared.remove(0);
+        }
+        self.compared.push(compared);
+    }
+
     /// Ends the trials: the job runs what the last one ran, or default clocks, for good. Returns what
     /// runs on this node.
     ///
     /// # Errors
     /// If its nodes do not agree on it; then it returns to default clocks when they do.
     pub(crate) async fn end(self, keep: bool) -> Result<Option<PlanStatus>, Refusal> {
-        let Self { fleet, key, by_uid, run, _holds } = self;
+        let Self { fleet, key, by_uid, run, mut compared, _holds } = self;
         let run = if keep { run } else { Run::DefaultClocks };
+        compared.retain(|compared| matches!(&run, Run::Plan(plan) if plan.label == compared.label));
         let wanted = Wanted {
             run: Some(run),
             by_uid,
             purpose: Purpose::LastOfTrials,
-            terms: Terms::default(),
+            terms: Terms { compared, ..Terms::default() },
             holder: None,
         };
         match fleet.agreement(&key, wanted).await? {
@@ -117,7 +131,9 @@ impl Fleet {
         let told = self.agreement(&key, wanted).await?;
         let Told::Committed { number, step } = told else { return Err(refusal_of(&key, told)) };
         let fleet = Arc::clone(self);
-        *held = Some(WholeHold { fleet, key: key.clone(), by_uid, run, _holds: holds });
+        let compared = held.take().map(|held| held.compared).unwrap_or_default();
+        let key_of = key.clone();
+        *held = Some(WholeHold { fleet, key: key_of, by_uid, run, compared, _holds: holds });
         let uid = key.uid.0;
         tracing::info!(
             uid, job = %key.name,

@@ -121,11 +121,16 @@ impl Holds {
     ) -> Result<RecordedTrial, Refusal> {
         let key = JobKey::of(job);
         let held = self.index_of(&key).map(|index| self.0.swap_remove(index));
-        let (mut whole, mut waits) = match held {
-            Some(Hold { by: HeldBy::Fleet(whole), waits, .. }) => (Some(whole), waits),
-            _ => (None, Samples::default()),
+        let (mut whole, mut waits, mut pairing) = match held {
+            Some(Hold { by: HeldBy::Fleet(whole), waits, pairing, .. }) => {
+                (Some(whole), waits, pairing)
+            }
+            _ => (None, Samples::default(), Pairing::default()),
         };
         let clock = uniform_clock(&run);
+        if clock.is_some() {
+            pairing = Pairing::default();
+        }
         let limited = matches!(run, TrialRun::PowerLimits { .. });
         let recorded = fleet.trial(permit.uid(), job, (run, length, samples), &mut whole).await;
         let mut samples = TrialSamples::default();
@@ -136,8 +141,13 @@ impl Holds {
             samples = of_trial;
             trial
         });
-        if let Some(whole) = whole {
-            let (by, pairing) = (HeldBy::Fleet(whole), Pairing::default());
+        if let Some(mut whole) = whole {
+            let now = unix_s(SystemTime::now());
+            let compared = recorded.as_ref().ok().and_then(|one| pairing.take(&one.trial, now));
+            if let Some((PlanStatus { label, predicted_energy_j, .. }, compared)) = compared {
+                whole.take(compared.shared(label, predicted_energy_j));
+            }
+            let by = HeldBy::Fleet(whole);
             self.0.push(Hold { key, by, waits, samples, pairing });
         }
         recorded

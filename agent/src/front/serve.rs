@@ -235,7 +235,11 @@ impl Services {
     async fn swept(&self, permit: &Permit, job: &JobSelector) -> Result<Swept, Refusal> {
         let job = self.find_job(permit, job).await?;
         let whole = match self.fleet_of(&job) {
-            Some(fleet) => Some(fleet.members(&JobKey::of(&job)).await?),
+            Some(fleet) => {
+                let members = fleet.members(&JobKey::of(&job)).await?;
+                Box::pin(sweep::fetch_measured(&self.sweeps, fleet, &job)).await;
+                Some(members)
+            }
             None => None,
         };
         Ok(Swept { job, whole })
@@ -284,7 +288,11 @@ impl Services {
     ) -> Served {
         check_label(&label)?;
         let job = self.find_job(permit, job).await?;
-        let loaded = self.stragglers.load(&job, label, frontier).await?;
+        let fleet = self.fleet_of(&job);
+        let loaded = self.stragglers.load(&job, (label, frontier), fleet.is_some()).await?;
+        if let Some(fleet) = fleet {
+            Box::pin(self.stragglers.share_now(fleet, &job)).await;
+        }
         let (user, key) = (permit.user(), JobKey::of(&job));
         tracing::info!(
             uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pfo_fleet::{Guard, Length, Run, Standing};
 use pfo_protocol::{JobView, RecordedTrial, Refusal, TrialLength};
+use pfo_service::unix_s;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -17,6 +18,7 @@ use crate::guard::runner::{first_step, step_s};
 use crate::guard::turns::{DEFAULT_TURN, PLAN_TURN, Turns};
 use crate::job::{JobKey, running};
 use crate::journal;
+use crate::ledger::{Compared, Turn};
 
 /// How often to look at the jobs.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -149,6 +151,7 @@ impl WholeGuard {
         let over_at = last_step(&after.recorded);
         (self.cost, self.usual_s) = (spent, Some(plan_s[1]));
         let slowdown = Comparisons::slowdown(default_s, plan_s);
+        let compared = compared(&run, &default, [&before, &after]);
         let guard = guard.after(spent, Some((slowdown, over_at)));
         let comparisons = Comparisons::of(&guard.slowdowns);
         let (run, standing) = match comparisons.verdict(guard.max_slowdown) {
@@ -162,7 +165,7 @@ impl WholeGuard {
                 (run, Standing { guard: Some(Guard { corrected, ..guard }), ..standing })
             }
         };
-        comparison.end(run, standing).await
+        comparison.end((run, standing), compared).await
     }
 
     /// What the job runs in place of a plan that is too slow: a faster one, once, or default clocks.
@@ -218,6 +221,8 @@ impl WholeGuard {
         let plan = self.fleet.plan_of(&self.key, run).await?;
         let table = plan.ok_or_else(crate::guard::runner::no_table)?.table;
         let stragglers = &self.guards.means().stragglers;
+        // Whoever compares need not be where it was loaded.
+        stragglers.find_whole(&self.fleet, job).await?;
         let plan = stragglers.corrected(&self.key, table, figures).await?;
         self.fleet.publish(&self.key, job, plan.label, &plan.table).await
     }
@@ -225,6 +230,16 @@ impl WholeGuard {
 
 fn length(TrialLength { settling_steps, steps }: TrialLength) -> Length {
     Length { settling_steps, steps, samples: false }
+}
+
+/// What the ledgers of all nodes are to have of it; none if a GPU has no energy counter.
+fn compared(run: &Run, default: &WholeTurn, plan: [&WholeTurn; 2]) -> Option<pfo_fleet::Compared> {
+    let Run::Plan(cut) = run else { return None };
+    let trial = |turn: &WholeTurn| turn.recorded.trial.clone();
+    let [before, after] = plan.map(trial);
+    let (default, plan) = (Turn::of(&[&trial(default)])?, Turn::of(&[&before, &after])?);
+    let compared = Compared { at_unix_s: unix_s(SystemTime::now()), default, plan };
+    Some(compared.shared(cut.label.clone(), cut.predicted.map(|(_, energy_j)| energy_j)))
 }
 
 /// The mean time of a step, in seconds.

@@ -129,11 +129,14 @@ impl Ledger {
 
     /// Takes a comparison of a plan of a job with default clocks.
     pub(crate) fn take(&self, job: &JobView, plan: &PlanStatus, compared: Compared) {
-        let mut seen = lock(&self.seen);
-        seen.comparisons.push_back((Work::of(job, plan), compared));
-        while seen.comparisons.len() > MOST_WAITING {
-            seen.comparisons.pop_front();
-        }
+        lock(&self.seen).wait_compared((Work::of(job, plan), compared));
+    }
+
+    /// Takes a comparison that the agents of all nodes of a job share. Each of them has it once, however
+    /// often it is read, and applies it to the joules of its own node: together these are all.
+    pub(crate) fn take_whole(&self, job: &JobView, whole: &pfo_fleet::Compared) {
+        let work = Work::of_plan(job, &whole.label, whole.predicted_j);
+        lock(&self.seen).wait_compared((work, Compared::of_whole(whole)));
     }
 
     /// Writes what waits. Not to be called on a thread of the runtime.
@@ -239,7 +242,11 @@ impl Ledger {
             uid.is_none_or(|uid| uid == work.uid) && job.as_ref().is_none_or(|job| *job == work.job)
         };
         for (work, compared) in seen.comparisons.iter().filter(|(work, _)| is_asked(work)) {
-            known.entry(work.clone()).or_insert_with_key(Known::of).comparisons.push(*compared);
+            let of_work = known.entry(work.clone()).or_insert_with_key(Known::of);
+            // That of a whole job may have been written by an earlier agent.
+            if !of_work.comparisons.contains(compared) {
+                of_work.comparisons.push(*compared);
+            }
         }
         let waiting = seen.entries.iter().chain(seen.windows.collecting());
         let is_recent = |entry: &&Entry| entry.until_unix_s >= since_unix_s;
@@ -339,6 +346,16 @@ fn move_journal(journal: &Path, aside: &Path) {
 }
 
 impl Seen {
+    fn wait_compared(&mut self, compared: (Work, Compared)) {
+        if self.comparisons.contains(&compared) {
+            return;
+        }
+        self.comparisons.push_back(compared);
+        while self.comparisons.len() > MOST_WAITING {
+            self.comparisons.pop_front();
+        }
+    }
+
     fn wait(&mut self, over: Vec<Entry>) {
         self.entries.extend(over);
         while self.entries.len() > MOST_WAITING {
@@ -404,6 +421,43 @@ mod tests {
             assert_eq!((&now.rows, now.total), (&before.rows, before.total));
             assert_eq!((now.entries, now.ledger_problem), (4, None));
         }
+    }
+
+    #[test]
+    fn a_comparison_of_a_whole_job_counts_once_however_often_it_is_read() {
+        let state = tempfile::tempdir().unwrap();
+        let job = example("p", 1, 7, 50);
+        let turn = |energy_j| pfo_fleet::Turn { steps: 3, time_s: 1.0, energy_j };
+        let predicted_j = job.plan.as_ref().unwrap().predicted_energy_j;
+        let whole = |at_unix_s, default_j| pfo_fleet::Compared {
+            label: "p".into(),
+            predicted_j,
+            at_unix_s,
+            default: turn(default_j),
+            plan: turn(10.0),
+        };
+        // Old ones would be removed.
+        let now = unix_s(SystemTime::now());
+        let both = [whole(now, 11.0), whole(now + 1, 11.1)];
+        let mut before = None;
+        for agent in 0..3 {
+            let ledger = begun(state.path());
+            ledger.see(std::slice::from_ref(&job));
+            for _ in 0..3 {
+                both.iter().for_each(|whole| ledger.take_whole(&job, whole));
+                let total = ledger.savings(&query(SavingsBy::Job), None).total;
+                assert_eq!((total.comparisons, total.steps), (2, 50), "agent {agent}");
+                assert_eq!(*before.get_or_insert(total), total);
+                ledger.write();
+            }
+        }
+        // One of the same second that measured something else is another one.
+        let ledger = begun(state.path());
+        ledger.see(std::slice::from_ref(&job));
+        ledger.take_whole(&job, &whole(now + 1, 11.2));
+        ledger.write();
+        let total = ledger.savings(&query(SavingsBy::Job), None).total;
+        assert_eq!(total.comparisons, 3);
     }
 
     #[test]

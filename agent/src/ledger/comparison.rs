@@ -38,6 +38,20 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
+    /// One that the agents of all nodes of a job share.
+    pub(super) fn of_whole(whole: &pfo_fleet::Compared) -> Self {
+        let turn = |pfo_fleet::Turn { steps, time_s, energy_j }| Turn { steps, time_s, energy_j };
+        let (default, plan) = (turn(whole.default), turn(whole.plan));
+        Self { at_unix_s: whole.at_unix_s, default, plan }
+    }
+
+    /// The same, of a plan of this label that predicts so much energy of a step, as agents share it.
+    pub(crate) fn shared(&self, label: String, predicted_j: Option<f64>) -> pfo_fleet::Compared {
+        let turn = |Turn { steps, time_s, energy_j }| pfo_fleet::Turn { steps, time_s, energy_j };
+        let (default, plan) = (turn(self.default), turn(self.plan));
+        pfo_fleet::Compared { label, predicted_j, at_unix_s: self.at_unix_s, default, plan }
+    }
+
     /// By what share of the plan's energy default clocks take more.
     pub(super) fn saving(&self) -> f64 {
         self.default.step_j() / self.plan.step_j() - 1.0

@@ -167,7 +167,8 @@ impl Store {
             rows.prepare_cached(
                 "INSERT INTO comparisons (work, at_unix_s, default_steps, default_time_s, \
                  default_energy_j, plan_steps, plan_time_s, plan_energy_j) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE NOT EXISTS (SELECT 1 FROM comparisons \
+                 WHERE work = ?1 AND at_unix_s = ?2 AND default_energy_j = ?5 AND plan_energy_j = ?8)",
             )?
             .execute(params![
                 work,

@@ -34,9 +34,14 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn of(job: &JobView, plan: &PlanStatus) -> Self {
+        Self::of_plan(job, &plan.label, plan.predicted_energy_j)
+    }
+
+    /// The same of a plan of this label that predicts so much energy of a step.
+    pub(super) fn of_plan(job: &JobView, plan: &str, predicted_j: Option<f64>) -> Self {
         let microbatches = job.ranks.iter().filter_map(|rank| rank.num_microbatches).max();
         let gpus: Vec<_> = job.ranks.iter().map(|rank| rank.gpu_uuid.to_string()).collect();
-        let predicted = plan.predicted_energy_j.map(|energy_j| format!(" {energy_j:.3} J"));
+        let predicted = predicted_j.map(|energy_j| format!(" {energy_j:.3} J"));
         let shape = format!(
             "{} stages, {} microbatches, {}{}",
             job.pp_degree,
@@ -44,7 +49,7 @@ impl Work {
             gpus.join(" "),
             predicted.unwrap_or_default()
         );
-        Self { uid: job.uid, job: job.job.to_string(), plan: plan.label.clone(), shape }
+        Self { uid: job.uid, job: job.job.to_string(), plan: plan.to_owned(), shape }
     }
 }
 

@@ -36,6 +36,9 @@ pub(super) struct JobRecord {
     pub(super) straggler: Option<Answered>,
     /// Whether the agent answers slow stages.
     pub(super) auto: bool,
+    /// Whether a user loaded the frontier here, and the other nodes of the job do not have it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) unshared: bool,
 }
 
 /// A straggler that a job runs a plan for.
@@ -101,6 +104,12 @@ impl JobFiles {
     /// If it cannot be written.
     pub(super) fn write_frontier(&self, key: &JobKey, frontier: &[u8]) -> io::Result<()> {
         replace_in_own_directory(&self.path(key, FRONTIER), frontier)
+    }
+
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn read_frontier(&self, key: &JobKey) -> io::Result<Vec<u8>> {
+        fs::read(self.path(key, FRONTIER))
     }
 
     pub(super) fn attempt(&self, key: &JobKey) -> Attempt {
@@ -181,6 +190,7 @@ mod tests {
             left_ns: None,
             straggler: Some(straggler),
             auto: true,
+            unshared: job.contains('b'),
         }
     }
 

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use pfo_fleet::Digest;
 use pfo_planner::{Conditions, Profile};
 use pfo_protocol::{FrontierStatus, JobName, JobView, PlanStatus, Refusal, RefusalCode, Uid};
 use pfo_service::{People, blocking, lock, now_ns};
+use pfo_store::digest_of;
 
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
@@ -28,7 +30,7 @@ const BYTES: usize = 96 << 20;
 pub(crate) struct Stragglers {
     pub(super) pfod: Pfod,
     pub(super) questions: Arc<Questions>,
-    files: Arc<JobFiles>,
+    pub(super) files: Arc<JobFiles>,
     people: Arc<People>,
     jobs: Mutex<BTreeMap<JobKey, Arc<FrontierJob>>>,
     /// What is being read takes memory that is not counted yet: one at a time.
@@ -44,6 +46,8 @@ pub(crate) struct FrontierJob {
     pp_degree: u32,
     label: String,
     frontier: Arc<JobFrontier>,
+    /// That of its file.
+    pub(super) digest: Digest,
     /// Held while the agent swaps the job's plan.
     pub(super) changing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
@@ -63,6 +67,7 @@ struct State {
     auto: bool,
     /// Since when the job has had no rank (`CLOCK_MONOTONIC`, ns).
     left_ns: Option<u64>,
+    unshared: bool,
 }
 
 impl Stragglers {
@@ -86,12 +91,11 @@ impl Stragglers {
             drop(attempt);
             match frontier {
                 Ok(frontier) => {
-                    let (straggler, auto) = (record.straggler, record.auto);
-                    let state = State { straggler, auto, left_ns: record.left_ns };
+                    let JobRecord { straggler, auto, left_ns, unshared, .. } = record;
+                    let state = State { straggler, auto, left_ns, unshared };
                     let pp_degree = frontier.stages();
-                    let label = record.frontier;
-                    let job =
-                        FrontierJob::new(key.clone(), pp_degree, label, Arc::new(frontier), state);
+                    let loaded = (record.frontier, digest_of(&bytes), Arc::new(frontier));
+                    let job = FrontierJob::new(key.clone(), pp_degree, loaded, state);
                     self.lock().insert(key, Arc::new(job));
                 }
                 Err(why) => {
@@ -104,7 +108,8 @@ impl Stragglers {
         }
     }
 
-    /// Checks a frontier against a job and keeps it in the place of the former one.
+    /// Checks a frontier against a job and keeps it in the place of the former one. `unshared` is whether
+    /// other nodes of the job are still to have it.
     ///
     /// # Errors
     /// If the bytes are no frontier, it is too large, or its plans do not fit: the first
@@ -112,8 +117,8 @@ impl Stragglers {
     pub(crate) async fn load(
         &self,
         job: &JobView,
-        label: String,
-        bytes: Vec<u8>,
+        (label, bytes): (String, Vec<u8>),
+        unshared: bool,
     ) -> Result<FrontierStatus, Refusal> {
         let key = JobKey::of(job);
         let former = self.lock().get(&key).cloned();
@@ -124,12 +129,14 @@ impl Stragglers {
         let _reading = self.reading.lock().await;
         let (room, files) = (self.room_for(&key), Arc::clone(&self.files));
         let state = former.as_ref().map(|former| former.state().clone()).unwrap_or_default();
+        let state = State { unshared, ..state };
         let view = job.clone();
         let read = move || {
             let key = JobKey::of(&view);
             let frontier = JobFrontier::read(label.clone(), &bytes, room)?;
             frontier.check(&view)?;
-            let loaded = FrontierJob::new(key, view.pp_degree, label, Arc::new(frontier), state);
+            let loaded = (label, digest_of(&bytes), Arc::new(frontier));
+            let loaded = FrontierJob::new(key, view.pp_degree, loaded, state);
             let written = files
                 .write_frontier(&loaded.key, &bytes)
                 .and_then(|()| files.write(&loaded.record()));
@@ -278,7 +285,7 @@ impl Stragglers {
     }
 }
 
-fn not_loaded(job: &JobName) -> Refusal {
+pub(super) fn not_loaded(job: &JobName) -> Refusal {
     Refusal::new(
         RefusalCode::NoPlan,
         format!("no frontier is loaded for job {job}"),
@@ -290,13 +297,12 @@ impl FrontierJob {
     fn new(
         key: JobKey,
         pp_degree: u32,
-        label: String,
-        frontier: Arc<JobFrontier>,
+        (label, digest, frontier): (String, Digest, Arc<JobFrontier>),
         state: State,
     ) -> Self {
         let (changing, state) = (tokio::sync::Mutex::default(), Mutex::new(state));
         let watched = Mutex::default();
-        Self { key, pp_degree, label, frontier, changing, state, watched }
+        Self { key, pp_degree, label, frontier, digest, changing, state, watched }
     }
 
     /// What its instructions were profiled to take.
@@ -337,6 +343,20 @@ impl FrontierJob {
 
     pub(super) fn note_answer(&self) {
         lock(&self.watched).pace.answered(Duration::from_nanos(now_ns()));
+    }
+
+    /// What its frontier is called.
+    pub(super) fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Whether a user loaded its frontier here, and the other nodes of the job do not have it.
+    pub(super) fn is_unshared(&self) -> bool {
+        self.state().unshared
+    }
+
+    pub(super) fn set_shared(&self) {
+        self.state().unshared = false;
     }
 
     /// Whether the agent answers slow stages.
@@ -393,9 +413,9 @@ impl FrontierJob {
     }
 
     fn record(&self) -> JobRecord {
-        let State { straggler, auto, left_ns } = self.state().clone();
+        let State { straggler, auto, left_ns, unshared } = self.state().clone();
         let JobKey { uid, name: job } = self.key.clone();
-        JobRecord { uid, job, frontier: self.label.clone(), left_ns, straggler, auto }
+        JobRecord { uid, job, frontier: self.label.clone(), left_ns, straggler, auto, unshared }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

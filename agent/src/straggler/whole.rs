@@ -1,8 +1,6 @@
 //! Stragglers of jobs that have ranks on other nodes. What such a job ran before stands in the store
 //! beside what it runs, so that it can be brought back from any of its nodes.
 
-use std::sync::Arc;
-
 use pfo_fleet::{Answered, Run, Standing, Terms, Watch};
 use pfo_planner::Straggler;
 use pfo_protocol::{FleetSwapped, FrontierStatus, JobView, Refusal, RefusalCode, Uid};
@@ -11,7 +9,7 @@ use crate::fleet::{AllSlow, Attempts, Change, Fleet, Stands, Unchanged, next_ste
 use crate::job::JobKey;
 use crate::straggler::Labelled;
 use crate::straggler::frontier::JobFrontier;
-use crate::straggler::jobs::{FrontierJob, Stragglers};
+use crate::straggler::jobs::Stragglers;
 
 /// What stands for the plan for a straggler, in place of what stands for another one.
 fn standing(stands: &Stands, job: &JobView, straggler: Option<Answered>) -> Standing {
@@ -29,7 +27,7 @@ impl Stragglers {
     /// Has all of a job run the plan that takes a straggler's time.
     ///
     /// # Errors
-    /// If no frontier is loaded on this node, its plan does not fit, or the nodes do not agree on it.
+    /// If no frontier is loaded for it, its plan does not fit, or the nodes do not agree on it.
     pub(crate) async fn answer_whole(
         &self,
         fleet: &Fleet,
@@ -37,7 +35,7 @@ impl Stragglers {
         straggler: Straggler,
         wait: bool,
     ) -> Result<FleetSwapped, Refusal> {
-        let known = self.find(job)?;
+        let known = self.find_whole(fleet, job).await?;
         let _changing = known.changing.lock().await;
         let plan = self.made_for(&known, straggler).await?;
         let attempts = Attempts::begin();
@@ -85,7 +83,7 @@ impl Stragglers {
             Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
         })?;
         let standing = Some(standing(&stands, job, None));
-        let terms = Terms { at: None, after: Some(stands.number), standing };
+        let terms = Terms { after: Some(stands.number), standing, ..Terms::default() };
         fleet.change(&key, Change { run: Some(answered.before), by_uid, terms, wait }).await
     }
 
@@ -97,10 +95,11 @@ impl Stragglers {
     pub(crate) async fn answer_slow_whole(
         &self,
         fleet: &Fleet,
-        known: &Arc<FrontierJob>,
         job: &JobView,
         slow: &AllSlow,
     ) -> Result<Option<FleetSwapped>, Refusal> {
+        let known = &self.find_whole(fleet, job).await?;
+        known.note(slow.conditions.clone());
         let Ok(_changing) = known.changing.try_lock() else { return Ok(None) };
         let stands = fleet.known_to_stand(&known.key).await?;
         let asked = (known.key.uid, job);
@@ -139,14 +138,14 @@ impl Stragglers {
         let key = JobKey::of(job);
         let run = Some(fleet.publish(&key, job, label, &table).await?);
         let standing = Some(standing(stands, job, Some(answered)));
-        let terms = Terms { at: None, after: Some(stands.number), standing };
+        let terms = Terms { after: Some(stands.number), standing, ..Terms::default() };
         fleet.change(&key, Change { run, by_uid, terms, wait }).await
     }
 
     /// Sets whether slow stages of a job are answered by this node.
     ///
     /// # Errors
-    /// If no frontier is loaded on this node, or the nodes do not agree on it.
+    /// If no frontier is loaded for it, or the nodes do not agree on it.
     pub(crate) async fn set_auto_whole(
         &self,
         fleet: &Fleet,
@@ -168,7 +167,7 @@ impl Stragglers {
         (by_uid, job): (Uid, &JobView),
         on: bool,
     ) -> Result<FrontierStatus, Unchanged> {
-        let known = self.find(job)?;
+        let known = self.find_whole(fleet, job).await?;
         let stands = fleet.known_to_stand(&known.key).await?;
         let watch = match on {
             true => {
@@ -190,7 +189,7 @@ impl Stragglers {
             (stands.run.clone(), stands.standing.clone())
         };
         let standing = Some(Standing { watch, ..beside });
-        let terms = Terms { at: None, after: Some(stands.number), standing };
+        let terms = Terms { after: Some(stands.number), standing, ..Terms::default() };
         let change = Change { run: Some(run), by_uid, terms, wait: false };
         fleet.change(&known.key, change).await?;
         Ok(status)

@@ -16,12 +16,14 @@ mod requests;
 mod rising;
 mod runner;
 mod shape;
+mod shared;
 mod sweeps;
 mod swept;
 
 pub(crate) use file::SweepFiles;
 pub(crate) use requests::{Ordered, Swept, attend, control, list, read, start};
 pub(crate) use shape::allowed_clocks;
+pub(crate) use shared::{fetch_measured, share_sweeps};
 pub(crate) use sweeps::{Means, Sweeps};
 #[cfg(test)]
 pub(crate) use swept::tests;

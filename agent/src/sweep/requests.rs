@@ -149,7 +149,7 @@ fn check_energy(job: &JobView) -> Result<(), Refusal> {
     ))
 }
 
-fn check(settings: SweepSettings) -> Result<(), Refusal> {
+pub(super) fn check(settings: SweepSettings) -> Result<(), Refusal> {
     let SweepSettings { steps, settling_steps, max_slowdown, .. } = settings;
     let wrong =
         |what: String, remedy: String| Err(Refusal::new(RefusalCode::Malformed, what, remedy));

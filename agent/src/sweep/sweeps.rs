@@ -1,5 +1,7 @@
 //! The sweeps of the node, from their begin over pauses to their end, in memory and on disk.
 
+mod elsewhere;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,6 +23,8 @@ use crate::refusal::not_written;
 use crate::sweep::file::SweepFiles;
 use crate::sweep::record::{Next, Pause, SweepRecord};
 use crate::sweep::runner;
+
+pub(super) use self::elsewhere::Progress;
 
 /// Unfinished sweeps that one person may have.
 const UNFINISHED_PER_PERSON: usize = 16;
@@ -49,6 +53,7 @@ pub(crate) struct Sweeps {
 #[derive(Debug)]
 pub(crate) struct Sweep {
     now: Mutex<Now>,
+    restored: bool,
     /// Changes with the state.
     changes: watch::Sender<u64>,
     means: Arc<Means>,
@@ -57,6 +62,8 @@ pub(crate) struct Sweep {
 #[derive(Debug)]
 struct Now {
     record: SweepRecord,
+    /// Counts its changes.
+    changed: u64,
     state: SweepState,
     run: Run,
     task: Option<AbortHandle>,
@@ -97,11 +104,7 @@ impl Sweeps {
                 let why = why.to_owned();
                 record.pause = Some(Pause { why: Some(why) });
             }
-            let sweep = Sweep::new(record, &self.means);
-            if sweep.now().record.pause.is_none() {
-                sweep.set_off();
-            }
-            known.insert(key, sweep);
+            known.insert(key, Sweep::go_on(record, &self.means, true));
         }
     }
 
@@ -114,11 +117,7 @@ impl Sweeps {
         let key = record.key();
         let unfinished = |sweep: &Arc<Sweep>| !sweep.is_over();
         if known.get(&key).is_some_and(unfinished) {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("job {} has a sweep that is not over", key.name),
-                "`pfoctl profile status` shows how far it is; resume it, or stop it first",
-            ));
+            return Err(self::unfinished(&key));
         }
         known.remove(&key);
         let is_own = |other: Uid| self.means.people.are_one(key.uid, other);
@@ -135,7 +134,7 @@ impl Sweeps {
             over.into_iter().skip(OVER_PER_PERSON - 1).map(|(other, _)| other.clone()).collect();
         known.retain(|other, _| !forgotten.contains(other));
         self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
-        let sweep = Sweep::new(record, &self.means);
+        let sweep = Sweep::new(record, &self.means, false);
         sweep.set_off();
         known.insert(key, Arc::clone(&sweep));
         Ok(sweep)
@@ -193,14 +192,24 @@ impl Sweeps {
 }
 
 impl Sweep {
-    fn new(record: SweepRecord, means: &Arc<Means>) -> Arc<Self> {
+    /// One that was begun before, or on another node.
+    fn go_on(record: SweepRecord, means: &Arc<Means>, restored: bool) -> Arc<Self> {
+        let sweep = Self::new(record, means, restored);
+        if sweep.now().record.pause.is_none() {
+            sweep.set_off();
+        }
+        sweep
+    }
+
+    fn new(record: SweepRecord, means: &Arc<Means>, restored: bool) -> Arc<Self> {
         let state = match &record.pause {
             Some(Pause { why }) => SweepState::Paused { why: why.clone() },
             None => SweepState::Running,
         };
-        let now = Now { record, state, run: Run::default(), task: None, attendant: None };
+        let (changed, run) = (0, Run::default());
+        let now = Now { record, changed, state, run, task: None, attendant: None };
         let (changes, _) = watch::channel(0);
-        Arc::new(Self { now: Mutex::new(now), changes, means: Arc::clone(means) })
+        Arc::new(Self { now: Mutex::new(now), restored, changes, means: Arc::clone(means) })
     }
 
     pub(crate) fn status(&self) -> SweepStatus {
@@ -298,6 +307,7 @@ impl Sweep {
         record.attended = attendant.is_some();
         self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
         now.record = record;
+        now.changed = now.changed.wrapping_add(1);
         now.attendant = attendant;
         if matches!(now.state, SweepState::Paused { .. }) {
             self.enter(&mut now, SweepState::Running);
@@ -358,6 +368,7 @@ impl Sweep {
         if let Err(why) = now.record.take(trial) {
             return self.pause(&mut now, Some(why));
         }
+        now.changed = now.changed.wrapping_add(1);
         if let Err(error) = self.means.files.write(&now.record) {
             let key = now.record.key();
             tracing::warn!(
@@ -393,6 +404,7 @@ impl Sweep {
             "paused the sweep of {key}: {}", why.as_deref().unwrap_or("on request")
         );
         now.record.pause = Some(Pause { why: why.clone() });
+        now.changed = now.changed.wrapping_add(1);
         if let Err(error) = self.means.files.write(&now.record) {
             tracing::warn!(
                 uid = key.uid.0, job = %key.name,
@@ -434,6 +446,14 @@ fn in_words(end: SweepEnd) -> &'static str {
         SweepEnd::Stopped => "stopped on request; nothing is stored",
         SweepEnd::Finished => "finished on request; the profile is stored",
     }
+}
+
+fn unfinished(key: &JobKey) -> Refusal {
+    Refusal::new(
+        RefusalCode::LimitReached,
+        format!("job {} has a sweep that is not over", key.name),
+        "`pfoctl profile status` shows how far it is; resume it, or stop it first",
+    )
 }
 
 fn over(record: &SweepRecord) -> Refusal {

@@ -1,6 +1,7 @@
 //! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a
 //! plan, once a second.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::budget::Budgets;
 use crate::calibration::Told;
 use crate::first_plan::FirstPlans;
-use crate::fleet::{Fleet, fleet_of};
+use crate::fleet::{Fleet, ForLedger, fleet_of};
 use crate::job::JobKey;
 use crate::ledger::Ledger;
 use crate::pfod::{Connection, PfodError, Questions, unexpected};
@@ -129,7 +130,7 @@ impl Watcher {
                 fleet.see(&jobs);
             }
             self.first_plans.see();
-            if self.ledger.see(&jobs) && writing.is_none() {
+            if self.ledger.see(&self.counted(&jobs).await) && writing.is_none() {
                 let ledger = Arc::clone(&self.ledger);
                 // Nothing here waits for a disk. A panic is reported where it is caught.
                 writing = Some(spawn_blocking(move || ledger.write()));
@@ -145,6 +146,22 @@ impl Watcher {
                 () = ended(&mut writing), if writing.is_some() => {}
             }
         }
+    }
+
+    /// The jobs whose energy counts for the ledger of savings, which gets the comparisons of the whole
+    /// jobs that this node has a part of.
+    async fn counted<'a>(&self, jobs: &'a [JobView]) -> Cow<'a, [JobView]> {
+        let mut counted = Cow::Borrowed(jobs);
+        for job in jobs {
+            let Some(fleet) = fleet_of(self.fleet.as_ref(), job) else { continue };
+            let key = JobKey::of(job);
+            let ForLedger { in_trial, compared } = fleet.for_ledger(&key).await;
+            compared.iter().for_each(|compared| self.ledger.take_whole(job, compared));
+            if in_trial {
+                counted.to_mut().retain(|job| JobKey::of(job) != key);
+            }
+        }
+        counted
     }
 
     /// Looks at every job. Returns when to look again at the latest, if none changes.
@@ -206,8 +223,8 @@ impl Watcher {
         let is_watched = stands.standing.watch.is_some() && reference.is_some();
         let slow = if is_watched { here.stages() } else { SlowStages::new() };
         fleet.note_slow(&key, &slow, here.conditions());
-        if let Some(frontier) = frontier.filter(|_| !self.budgets.binds(&key)) {
-            whole.answer((fleet, &self.stragglers), job, (&stands, &frontier)).await;
+        if !self.budgets.binds(&key) {
+            whole.answer((fleet, &self.stragglers), job, &stands).await;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Slow stages of jobs that have ranks on other nodes: each node says which of its own are slow, and the
-//! one that has the frontier answers for all.
+//! Slow stages of jobs that have ranks on other nodes: each node says which of its own are slow, and one
+//! of them answers for all.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -74,31 +74,38 @@ impl WatchedWhole {
         &mut self,
         (fleet, stragglers): (&Arc<Fleet>, &Arc<Stragglers>),
         job: &JobView,
-        (stands, frontier): (&Stands, &Arc<FrontierJob>),
+        stands: &Stands,
     ) {
         if let Some(answering) = self.answering.take_if(|answering| answering.is_finished()) {
             self.decided = answering.await.ok().flatten();
         }
-        let is_own = stands.standing.watch.as_ref().is_some_and(|w| w.by_node == *fleet.name());
-        if !is_own || stands.in_trial || self.answering.is_some() {
+        let Some(watch) = &stands.standing.watch else { return };
+        if stands.in_trial || self.answering.is_some() {
             return;
         }
-        let Some(slow) = fleet.all_slow(&frontier.key).await else { return };
-        frontier.note(slow.conditions.clone());
+        if !fleet.is_for_this_node(job, &watch.by_node).await {
+            return;
+        }
+        let (key, frontier) = (JobKey::of(job), stragglers.of(job));
+        let Some(slow) = fleet.all_slow(&key).await else { return };
+        if let Some(frontier) = &frontier {
+            frontier.note(slow.conditions.clone());
+        }
         let answered = stands.standing.straggler.as_ref();
         let found = answered.map(|answered| answered.found.clone()).unwrap_or_default();
         let is_left_alone = answered.is_some_and(|answered| answered.found.is_empty());
-        let may_answer = slow.stages.is_empty() || frontier.may_answer();
+        let is_paced = frontier.is_none_or(|frontier| frontier.may_answer());
+        let may_answer = slow.stages.is_empty() || is_paced;
         let decision = (slow.stages.clone(), stands.number);
         let is_decided = self.decided.as_ref() == Some(&decision);
         if is_left_alone || found == slow.stages || !may_answer || is_decided {
             return;
         }
         let (fleet, stragglers) = (Arc::clone(fleet), Arc::clone(stragglers));
-        let (frontier, job) = (Arc::clone(frontier), job.clone());
+        let job = job.clone();
         self.answering = Some(tokio::spawn(async move {
-            let answered = stragglers.answer_slow_whole(&fleet, &frontier, &job, &slow).await;
-            decided(&frontier.key, decision, answered)
+            let answered = stragglers.answer_slow_whole(&fleet, &job, &slow).await;
+            decided(&key, decision, answered)
         }));
     }
 }

@@ -200,6 +200,7 @@ impl Participant {
             trial: wish.trial(shared),
             standing: wish.standing(shared, step),
             rollback: wish.rollback(shared),
+            compared: wish.terms.compared.clone(),
         })
     }
 

@@ -11,7 +11,7 @@ mod world;
 use std::thread;
 
 use pfod::Return;
-use world::{Broken, Calm, World};
+use world::{Broken, Calm, Swept, World};
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -46,6 +46,20 @@ fn no_two_nodes_run_different_plans_at_a_step_unless_one_is_reported_late() {
 #[test]
 fn where_nothing_fails_every_swap_takes_place_and_nobody_is_late() {
     assert_eq!(first_wrong(0, 200, Calm::Yes, Broken::Nothing), None);
+}
+
+#[test]
+fn sweeps_have_several_trials_in_a_row_aborted_ones_and_swaps_between_them() {
+    let swept: Vec<_> =
+        (0..300).map(|seed| World::new(seed, Calm::No, Broken::Nothing).swept()).collect();
+    let have = |so: fn(&Swept) -> bool| swept.iter().filter(|swept| so(swept)).count();
+    let found = [
+        have(|swept| swept.in_a_row >= 3),
+        have(|swept| swept.aborted > 0),
+        have(|swept| swept.swaps_between > 0),
+        have(|swept| swept.ended > 0),
+    ];
+    assert!(found.iter().all(|schedules| *schedules >= 10), "of 300 schedules {found:?}");
 }
 
 #[test]

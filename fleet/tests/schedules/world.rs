@@ -5,6 +5,7 @@ mod agents;
 mod converged;
 mod schedule;
 mod store;
+mod sweep;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -16,6 +17,8 @@ use pfo_fleet::{
 use pfo_vocabulary::Uid;
 
 use self::agents::kind_of;
+use self::sweep::Sweep;
+pub(crate) use self::sweep::Swept;
 use crate::observer::{Observer, Ran};
 use crate::pfod::{Pfod, Return, plan};
 
@@ -32,6 +35,10 @@ const LEAD_MS: u64 = 600;
 
 /// How long an agent takes to know that its connection to the store has ended.
 const AWAY_MS: u64 = 10;
+
+/// What the first trial of a sweep runs. The plan before it is one that a node vetoes.
+const FIRST_SWEPT: Ran = 30;
+const VETOED: Ran = FIRST_SWEPT - 1;
 
 /// Whether anything goes wrong at all.
 #[derive(Clone, Copy, PartialEq)]
@@ -70,6 +77,10 @@ enum Happens {
     /// With a step so far ahead, if it is to take place at exactly one.
     Wish(Ran, Purpose, Option<u64>),
     LetGo,
+    /// Somebody begins a sweep.
+    Sweep,
+    /// The sweep with this number goes on.
+    Next(u64),
     Crash,
     Start,
     Cut,
@@ -93,6 +104,8 @@ struct SimNode {
     /// When the last event of the watch arrives: of swaps, and of all else.
     watched_until: [u64; 2],
     lease_until: u64,
+    /// The sweep that somebody runs at this node.
+    sweep: Option<Sweep>,
     pfod: Pfod,
 }
 
@@ -112,6 +125,12 @@ pub(crate) struct World {
     trouble_percent: u64,
     shared: Shared,
     told: Vec<Told>,
+    /// How many sweeps there were, and what the next trial of one runs.
+    sweeps: u64,
+    next_ran: Ran,
+    swept: Swept,
+    /// The node whose `pfod` vetoes a plan.
+    vetoes: usize,
     observer: Observer,
     pub(crate) shows: bool,
 }
@@ -141,6 +160,7 @@ impl World {
             watches: None,
             watched_until: [0; 2],
             lease_until: 0,
+            sweep: None,
             pfod: Pfod::default(),
         };
         let mut world = Self {
@@ -157,6 +177,10 @@ impl World {
             trouble_percent: if is_calm { 0 } else { rng.u64(0..12) },
             shared: Shared::default(),
             told: Vec::new(),
+            sweeps: 0,
+            next_ran: FIRST_SWEPT,
+            swept: Swept::default(),
+            vetoes: rng.usize(0..number),
             observer: Observer::of(number),
             shows: false,
             rng,
@@ -187,6 +211,12 @@ impl World {
     /// # Errors
     /// If the nodes ran what they must not, or did not converge.
     pub(crate) fn run(mut self) -> Result<(), String> {
+        self.play();
+        self.observer.judge()?;
+        self.has_converged()
+    }
+
+    fn play(&mut self) {
         let mut judged_ms = TROUBLE_MS + QUIET_MS;
         while let Some(Reverse((when, order, node))) = self.queue.pop() {
             if when > judged_ms {
@@ -202,8 +232,6 @@ impl World {
             }
             self.happen(node, what);
         }
-        self.observer.judge()?;
-        self.has_converged()
     }
 
     fn happen(&mut self, node: usize, what: Happens) {
@@ -234,10 +262,13 @@ impl World {
                 let terms = Terms { at, ..Terms::default() };
                 self.give(node, Event::Wished(run, Uid(1), purpose, terms));
             }
-            Happens::LetGo => self.give(node, Event::LetGo),
+            Happens::LetGo => self.let_go(node),
+            Happens::Sweep => self.begin_sweep(node),
+            Happens::Next(sweep) => self.go_on(node, sweep),
             Happens::Crash => {
                 self.disconnect(node);
-                self.nodes[node].agent = None;
+                // Who measures at this node asks the next agent, or nobody.
+                (self.nodes[node].agent, self.nodes[node].sweep) = (None, None);
                 self.nodes[node].life += 1;
             }
             Happens::Start => self.start(node),

@@ -193,14 +193,16 @@ impl LateClocks {
             .filter(|&wait| wait != own)
             .map(|wait| match wait == newest.clock {
                 true => newest,
-                false => self.call(wait, newest.free_s.max(asked_s), latency_s(wait), newest),
+                false => {
+                    self.call(wait, newest.free_s.max(asked_s), latency_s(wait), newest.in_force_s)
+                }
             })
             .filter(|lowered| lowered.in_force_s < start_s - early_s);
         let lowering = lowered.filter(|lowered| lowered.clock != newest.clock);
         let (newest, asked_s) =
             lowered.map_or((newest, asked_s), |lowered| (lowered, start_s - early_s));
         let call_s = newest.free_s.max(asked_s);
-        let call = self.call(own, call_s, own_latency_s, newest);
+        let call = self.call(own, call_s, own_latency_s, newest.in_force_s);
         let is_wanted = newest.clock != own;
 
         let in_force = |&before: &usize| calls[before].in_force_s <= start_s;
@@ -239,9 +241,9 @@ impl LateClocks {
         Run { time_s, energy_j, held_up_s, off_plan_s, is_change, is_hasty, call, lowering }
     }
 
-    /// A call at `now_s`, after another one.
-    fn call<C>(&self, clock: C, now_s: f64, latency_s: f64, before: Call<C>) -> Call<C> {
-        let in_force_s = f64::max(now_s + latency_s, before.in_force_s);
+    /// A call at `now_s`, after one that is in force at `before_s`.
+    fn call<C>(&self, clock: C, now_s: f64, latency_s: f64, before_s: f64) -> Call<C> {
+        let in_force_s = f64::max(now_s + latency_s, before_s);
         Call { clock, in_force_s, free_s: now_s + self.set_call_s }
     }
 }

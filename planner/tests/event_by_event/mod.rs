@@ -159,7 +159,6 @@ fn waits(profile: &Profile, plan: &Plan) -> Vec<VecDeque<Option<(Mhz, f64)>>> {
 
 /// Runs a step of a plan on GPUs that draw this power while they wait.
 pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PerStage<PowerByClock>) -> Step {
-    let Delays { set_call_s, .. } = plan.delays;
     let waits = waits(profile, plan);
     let mut gpus: Vec<Gpu> =
         plan.stages.iter().zip(waits).map(|(stage, waits)| Gpu::new(stage, waits)).collect();
@@ -197,7 +196,7 @@ pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PerStage<PowerByClock>
                 }
                 if gpu.busy_until_s <= now_s && gpu.wanted != gpu.set {
                     gpu.set = gpu.wanted;
-                    gpu.busy_until_s = now_s + set_call_s;
+                    gpu.busy_until_s = now_s + plan.delays.set_call_s;
                     let in_force_s = gpu.in_force_s(gpu.wanted, now_s, plan.delays);
                     gpu.coming.push_back((in_force_s, gpu.wanted));
                     step.calls += 1;

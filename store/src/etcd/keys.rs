@@ -15,6 +15,7 @@
 //! /pfo/1/budget/blueprint                          likewise
 //! /pfo/1/budget/draw/<node>
 //! /pfo/1/budget/curves/<node>
+//! /pfo/1/slice/<uid>/<name>/<note>                 frontier, profile or sweep
 //! ```
 //!
 //! `<name>` is that of the job, and `<name>@<run>` where its ranks say which run of it they belong to.
@@ -28,7 +29,7 @@ use pfo_fleet::{Change, Digest, Node};
 use serde::de::DeserializeOwned;
 
 use crate::job::JobId;
-use crate::verbs::{Agreed, Topic, digest_of};
+use crate::verbs::{Agreed, Note, Topic, digest_of};
 
 const ROOT: &str = "/pfo/1/";
 
@@ -115,6 +116,10 @@ impl Keys {
 
     pub(super) fn slice(&self, digest: Digest) -> String {
         format!("{ROOT}slice/{}/{digest}", self.job)
+    }
+
+    pub(super) fn note(&self, note: Note) -> String {
+        format!("{ROOT}slice/{}/{}", self.job, note.name())
     }
 
     /// Where all nodes have what they measured.

@@ -7,7 +7,7 @@ mod keys;
 mod lease;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use etcd_client::{
@@ -25,7 +25,7 @@ use self::lease::Lease;
 use crate::error::StoreError;
 use crate::job::JobId;
 use crate::verbs::{
-    Agreed, LARGEST_RECORD, Measured, Store, Topic, digest_of, fits, fits_in, named,
+    Agreed, LARGEST_RECORD, Measured, Note, Store, Topic, digest_of, fits, fits_in, named,
 };
 
 pub use self::connect::{Credentials, EtcdSettings};
@@ -138,7 +138,7 @@ impl Etcd {
         job: &JobId,
         when: impl Into<Vec<Compare>>,
         puts: [(String, Vec<u8>); N],
-        delete: Option<TxnOp>,
+        delete: impl IntoIterator<Item = TxnOp>,
     ) -> Result<bool, StoreError> {
         let lease = self.lease_of(job).await;
         let id = lease.id().await?;
@@ -217,6 +217,25 @@ impl Store for Etcd {
         let slice = found.pop().ok_or(StoreError::Missing(digest))?;
         let (_, slice) = slice.into_key_value();
         if digest_of(&slice) == digest { Ok(slice) } else { Err(StoreError::Differs(digest)) }
+    }
+
+    async fn note(
+        &self,
+        job: &JobId,
+        note: Note,
+        value: &[u8],
+        forget: &BTreeSet<Digest>,
+    ) -> Result<(), StoreError> {
+        fits(value)?;
+        let keys = Keys::of(job);
+        let forget = forget.iter().map(|digest| TxnOp::delete(keys.slice(*digest), None));
+        self.keep(job, [], [(keys.note(note), value.to_vec())], forget).await?;
+        Ok(())
+    }
+
+    async fn noted(&self, job: &JobId, note: Note) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut found = self.read(&Keys::of(job).note(note), None).await?;
+        Ok(found.pop().map(|kv| kv.into_key_value().1))
     }
 
     async fn propose(

@@ -4,6 +4,7 @@ mod agents;
 mod part;
 mod server;
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use pfo_fleet::{
     Run, Shared, Standing, Took, View,
 };
 use pfo_store::{
-    Agreed, Etcd, EtcdSettings, JobId, LARGEST_RECORD, LARGEST_SLICE, Measured, Memory, News,
+    Agreed, Etcd, EtcdSettings, JobId, LARGEST_RECORD, LARGEST_SLICE, Measured, Memory, News, Note,
     Store, StoreError, Topic, WatchedJob, digest_of,
 };
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
@@ -52,7 +53,30 @@ fn proposal(step: u64) -> Proposal {
         trial: None,
         standing: Standing::default(),
         rollback: None,
+        compared: Vec::new(),
     }
+}
+
+/// What one node notes beside a job, another one reads: the last of it, and nothing of another job.
+async fn notes_are_replaced_with_their_slices(
+    a: &impl Store,
+    b: &impl Store,
+    [one, another]: [&JobId; 2],
+) {
+    assert_eq!(b.noted(one, Note::Frontier).await, Ok(None));
+    let old = a.publish(one, b"old").await.unwrap();
+    a.note(one, Note::Frontier, b"first", &BTreeSet::new()).await.unwrap();
+    a.note(one, Note::Sweep, b"sweep", &BTreeSet::new()).await.unwrap();
+    assert_eq!(b.noted(one, Note::Frontier).await, Ok(Some(b"first".to_vec())));
+    b.note(one, Note::Frontier, b"second", &[old].into()).await.unwrap();
+    assert_eq!(a.noted(one, Note::Frontier).await, Ok(Some(b"second".to_vec())));
+    assert_eq!(a.fetch(one, old).await, Err(StoreError::Missing(old)));
+    assert_eq!(a.noted(one, Note::Sweep).await, Ok(Some(b"sweep".to_vec())));
+    assert_eq!(a.noted(one, Note::Profile).await, Ok(None));
+    assert_eq!(a.noted(another, Note::Frontier).await, Ok(None));
+    let large = vec![0; LARGEST_SLICE + 1];
+    let refused = a.note(one, Note::Frontier, &large, &BTreeSet::new()).await;
+    assert_eq!(refused, Err(StoreError::TooLarge(large.len(), LARGEST_SLICE)));
 }
 
 fn one_member() -> Option<Server> {
@@ -135,6 +159,7 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     let mut late = a.watch(&one, View::Whole).await.unwrap();
     assert_eq!(next(&mut late).await, News::Snapshot(shared));
 
+    notes_are_replaced_with_their_slices(a, b, [&one, &another]).await;
     the_next_run_begins_with_nothing(a, &one).await;
 
     assert!(a.propose(&one, 2, &proposal(20), 2).await.unwrap());

@@ -242,9 +242,20 @@ pub(crate) fn start_node_with(
     store: &EtcdCluster,
     link: Option<&Link>,
 ) -> Node {
-    let agent_namespace = link.map(|link| link.namespace().to_owned());
+    let address = link.map_or(Ipv4Addr::LOCALHOST, Link::address);
+    start_node_at(setup, name, store, (link.map(Link::namespace), address))
+}
+
+/// The same in a network namespace from which the store is at this address.
+pub(crate) fn start_node_at(
+    setup: &Setup,
+    name: &str,
+    store: &EtcdCluster,
+    (namespace, address): (Option<&str>, Ipv4Addr),
+) -> Node {
+    let agent_namespace = namespace.map(str::to_owned);
     let mut node = Node::create(&Setup { agent_namespace, ..setup.clone() });
-    let settings = store.settings(name, link.map_or(Ipv4Addr::LOCALHOST, Link::address));
+    let settings = store.settings(name, address);
     let credentials = settings.credentials.unwrap();
     let fleet = format!(
         "[fleet]\nnode = {name:?}\nendpoints = {:?}\nlease_s = {}\n\

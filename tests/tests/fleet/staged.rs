@@ -19,7 +19,7 @@ pub(crate) const TIME_SCALE: &str = "0.05";
 pub(crate) struct Staged {
     pub(crate) training: Training,
     pub(crate) nodes: Vec<Node>,
-    _store: EtcdCluster,
+    pub(crate) store: EtcdCluster,
 }
 
 impl Staged {
@@ -41,14 +41,21 @@ impl Staged {
             start_node_with(&setup(number), name, &store, link)
         };
         let nodes: Vec<_> = nodes.map(node).collect();
-        let training = train(&nodes, 0);
-        Some(Self { training, nodes, _store: store })
+        let training = train(&nodes, 0, &[]);
+        Some(Self { training, nodes, store })
     }
 
     /// The same after its scheduler has requeued the training.
     pub(crate) fn requeued(self) -> Self {
         self.training.stop();
-        Self { training: train(&self.nodes, 1), ..self }
+        Self { training: train(&self.nodes, 1, &[]), ..self }
+    }
+
+    /// The same without a node, which is gone with everything on it. Its stage is on the one after it.
+    pub(crate) fn requeued_without(mut self, gone: usize) -> Self {
+        self.training.stop();
+        drop(self.nodes.remove(gone));
+        Self { training: train(&self.nodes, 1, &[]), ..self }
     }
 
     /// The whole job as a node sees it.
@@ -72,17 +79,22 @@ impl Staged {
     }
 }
 
-/// Starts the training after `runs_before` restarts by its scheduler, and waits until every node has the
-/// whole job.
-fn train(nodes: &[Node], runs_before: usize) -> Training {
+/// Starts the training after `runs_before` restarts by its scheduler, with more options, and waits until
+/// every node has the whole job. Of fewer nodes than stages, the second one has those that are left over.
+pub(crate) fn train(nodes: &[Node], runs_before: usize, more: &[&str]) -> Training {
+    let left_over = NODES.len() - nodes.len();
+    let node_of = |stage: usize| match stage {
+        0 => 0,
+        _ => (stage - stage.min(left_over + 1)) + 1,
+    };
     let paths = |of: &dyn Fn(&Node) -> PathBuf| {
-        let paths = nodes.iter().map(|node| of(node).display().to_string());
+        let paths = (0..NODES.len()).map(|stage| of(&nodes[node_of(stage)]).display().to_string());
         paths.collect::<Vec<_>>().join(",")
     };
     let state = paths(&|node| node.machine.state().to_owned());
     let (socket, microbatches) = (paths(&Node::socket), MICROBATCHES.to_string());
     let options = ["--state", &state, "--socket", &socket, "--time-scale", TIME_SCALE];
-    let options = [&options[..], &["--microbatches", &microbatches]].concat();
+    let options = [&options[..], &["--microbatches", &microbatches], more].concat();
     let restarts = runs_before.to_string();
     let environment = [("SLURM_JOB_ID", "77"), ("SLURM_RESTART_COUNT", &*restarts)];
     let user = Identity::own();
@@ -92,7 +104,7 @@ fn train(nodes: &[Node], runs_before: usize) -> Training {
     for node in nodes {
         wait::until_within(PATIENCE, || {
             let job = node.find_watched(JOB).and_then(|job| job.fleet).ok_or_else(String::new)?;
-            let is_there = job.nodes.len() == NODES.len() && job.problem.is_none();
+            let is_there = job.nodes.len() == nodes.len() && job.problem.is_none();
             let steps = node.job(JOB).ranks.iter().all(|rank| rank.step >= Some(1));
             if is_there && steps { Ok(()) } else { Err(format!("{job:?}")) }
         })

@@ -154,7 +154,7 @@ impl Makers {
             (self.run_at(job, tag).await?, Some(Budgeted { before, time_s, power_w, tag }))
         };
         let standing = Some(Standing { budgeted, straggler: None, ..stands.standing.clone() });
-        let terms = Terms { at: None, after: Some(stands.number), standing };
+        let terms = Terms { after: Some(stands.number), standing, ..Terms::default() };
         let what = label_of(&run).unwrap_or_else(|| "default clocks".to_owned());
         let change = Change { run: Some(run), by_uid: key.uid, terms, wait: false };
         let swapped = self.fleet.change(&key, change).await.map_err(Refusal::from)?;

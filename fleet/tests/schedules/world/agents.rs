@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pfo_fleet::{Action, Event, Participant, Report, SwapAnswer, View, Write};
 
-use super::{AWAY_MS, Broken, Happens, TICK_MS, World, name};
+use super::{AWAY_MS, Broken, Happens, TICK_MS, VETOED, World, name};
 use crate::pfod::ran_of;
 
 impl World {
@@ -38,7 +38,10 @@ impl World {
         let (life, connection) = (self.nodes[node].life, self.nodes[node].connection);
         let delay = self.delay();
         match action {
-            Action::Tell(told) => self.told.push(told),
+            Action::Tell(told) => {
+                self.tell_sweep(node, &told);
+                self.told.push(told);
+            }
             Action::Measure { .. } => {}
             Action::Watch(view) => {
                 self.nodes[node].view = view;
@@ -79,6 +82,9 @@ impl World {
             Action::Look => Event::Looked(Some(pfod.show(node, nodes, self.step_ms))),
             Action::Load(number, _) if pfod.is_alone && !is_away => {
                 Event::Loaded(number, Some(Err("no rank of the job is here".into())))
+            }
+            Action::Load(number, run) if node == self.vetoes && ran_of(&run) == VETOED => {
+                Event::Loaded(number, (!is_away).then(|| Err("no such clock".into())))
             }
             Action::Load(number, _) => Event::Loaded(number, (!is_away).then_some(Ok(()))),
             Action::Swap(..) if is_away => Event::Swapped(SwapAnswer::Unknown),

@@ -13,7 +13,17 @@ impl World {
             self.at(start, node, Happens::Start);
         }
         let is_calm = self.calm == Calm::Yes;
-        for wish in 1..self.rng.u8(3..6) {
+        if is_calm && self.rng.bool() {
+            let node = self.rng.usize(0..nodes);
+            self.at(2500, node, Happens::Sweep);
+            return;
+        }
+        let is_swept = !is_calm && self.rng.u8(0..3) == 0;
+        if is_swept {
+            self.plan_sweeps();
+        }
+        let wishes = if is_swept { self.rng.u8(1..3) } else { self.rng.u8(3..6) };
+        for wish in 1..wishes {
             let when = if is_calm { u64::from(wish) * 2500 } else { self.rng.u64(800..TROUBLE_MS) };
             let node = self.rng.usize(0..nodes);
             let length = Length { settling_steps: 1, steps: 5, samples: false };

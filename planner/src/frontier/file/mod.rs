@@ -238,9 +238,7 @@ impl Frontier {
             ..=WITHOUT_STAGE_POWERS => (p2p_power.into(), wait_power.map(PerStage::from)),
             _ => powers::read(&mut file, p2p_power, wait_power, &mut room)?,
         };
-        let delays = Delays { held_up_s: read_held_up(&mut file, version)?, ..delays };
-        let latency_by_clock = read_latencies(&mut file, version)?;
-        let delays = Delays { latency_by_clock, ..delays };
+        let delays = read_later_delays(&mut file, version, delays)?;
         let order = order::read(&mut file, version, (schedule, microbatches), room.instructions)?;
         let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;
         let profile = repeats::noted(profile, repeated)?.with_parts(parts);
@@ -249,8 +247,8 @@ impl Frontier {
         wait_power.iter().try_for_each(|power| power.check(profile.num_stages()))?;
         let plans = read_plans(&mut file, &pipeline, room)?;
         file.end()?;
-        let frontier = Self::new(pipeline, p2p_power, gpu, plans)?;
-        let frontier = frontier.with_site_power(Watts(site_power));
+        let frontier =
+            Self::new(pipeline, p2p_power, gpu, plans)?.with_site_power(Watts(site_power));
         let frontier = frontier.map_err(|error| damaged(&error.to_string()))?;
         Ok(Self { wait_power, clock_per, ..frontier })
     }
@@ -290,11 +288,17 @@ fn read_latencies(file: &mut Source<'_>, version: u16) -> Result<LatencyByClock,
     (0..points).map(point).collect()
 }
 
-fn read_held_up(file: &mut Source<'_>, version: u16) -> Result<f64, PlanError> {
-    match version {
-        ..=WITHOUT_OVERLAPS => Ok(0.0),
-        _ => Ok(f64::from_le_bytes(file.array("the time for which changes hold up transfers")?)),
-    }
+/// The delays that later versions have added.
+fn read_later_delays(
+    file: &mut Source<'_>,
+    version: u16,
+    delays: Delays,
+) -> Result<Delays, PlanError> {
+    let held_up_s = match version {
+        ..=WITHOUT_OVERLAPS => 0.0,
+        _ => f64::from_le_bytes(file.array("the time for which changes hold up transfers")?),
+    };
+    Ok(Delays { held_up_s, latency_by_clock: read_latencies(file, version)?, ..delays })
 }
 
 fn write_rows(out: &mut impl Write, profile: &Profile) -> std::io::Result<()> {

@@ -1,6 +1,7 @@
 //! The command line.
 #![allow(clippy::doc_markdown, reason = "the help shows these comments as they are")]
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
@@ -94,6 +95,16 @@ pub(crate) struct LaunchArgs {
     /// The GPUs of the ranks, stage by stage of one replica after the other, by index [default: 0,1,2,…]
     #[arg(long, value_name = "INDEX,…", value_delimiter = ',')]
     pub(crate) gpus: Vec<usize>,
+
+    /// Join the ranks over TCP, and not over sockets of this machine: where each of them listens
+    #[arg(long, value_name = "ADDRESS:PORT,…", value_delimiter = ',')]
+    pub(crate) tcp: Vec<SocketAddr>,
+    /// Start each rank in a network namespace, as `ip netns` names it; as root
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "tcp")]
+    pub(crate) namespace: Vec<String>,
+    /// End a rank whose neighbour is silent for so long, in seconds; 0 waits for ever
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) patience_s: u32,
 
     /// Train without pfo
     #[arg(long)]

@@ -21,6 +21,8 @@ pub(crate) enum TrainerError {
     GpuCount { named: usize, ranks: usize },
     #[error("{named} state files or sockets for {ranks} ranks: name one, or one for each")]
     MachineCount { named: usize, ranks: usize },
+    #[error("{named} {what} for {ranks} ranks: name one for each")]
+    PlaceCount { what: &'static str, named: usize, ranks: usize },
     #[error("--gpus names GPU {0} twice: each rank needs its own")]
     GpuTwice(usize),
     #[error("the machine has no GPU {0:?}: `pfo-sim show` lists them")]

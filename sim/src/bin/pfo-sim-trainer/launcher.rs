@@ -75,6 +75,7 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
     };
     let replicas = usize::from(args.replicas);
     let ranks = stages * replicas;
+    check_places(&args, ranks)?;
     let gpus = if args.gpus.is_empty() { (0..ranks).collect() } else { args.gpus };
     if gpus.len() != ranks {
         return Err(TrainerError::GpuCount { named: gpus.len(), ranks });
@@ -110,12 +111,25 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         clocks: args.clocks,
         identity: identity.clone(),
         misbehaviour: misbehaviour.clone(),
+        tcp: args.tcp.clone(),
+        namespace: args.namespace.get(rank).cloned(),
+        patience_s: args.patience_s,
         previous_fd: None,
         next_fd: None,
         replica_fds: Vec::new(),
         launcher: process::id() as i32,
     };
     Ok(gpus.into_iter().enumerate().map(settings).collect())
+}
+
+/// Checks that every rank has an address and a namespace, if any has.
+fn check_places(args: &LaunchArgs, ranks: usize) -> Result<(), TrainerError> {
+    for (what, named) in [("addresses", args.tcp.len()), ("namespaces", args.namespace.len())] {
+        if named > 0 && named != ranks {
+            return Err(TrainerError::PlaceCount { what, named, ranks });
+        }
+    }
+    Ok(())
 }
 
 /// Checks that every rank has a GPU of its own.
@@ -150,7 +164,7 @@ fn start(settings: &[RankSettings]) -> Result<Vec<Child>, TrainerError> {
     let replicas = between_replicas(settings).map_err(TrainerError::system("join replicas"))?;
     for (rank, replicas) in settings.iter().zip(replicas) {
         let is_last = rank.stage + 1 == rank.stages;
-        let pair = if is_last { None } else { Some(UnixStream::pair()) };
+        let pair = if is_last || !rank.tcp.is_empty() { None } else { Some(UnixStream::pair()) };
         let started = pair.transpose().and_then(|pair| {
             let (next, previous_of_next) = pair.unzip();
             let child = start_rank(rank, previous.take().as_ref(), next.as_ref(), &replicas)?;
@@ -176,7 +190,8 @@ fn start(settings: &[RankSettings]) -> Result<Vec<Child>, TrainerError> {
 /// to each of the others.
 fn between_replicas(settings: &[RankSettings]) -> io::Result<Vec<Vec<UnixStream>>> {
     let mut ends: Vec<Vec<UnixStream>> = settings.iter().map(|_| Vec::new()).collect();
-    for (rank, of_rank) in settings.iter().enumerate().filter(|(_, rank)| rank.replica > 0) {
+    let joined = settings.iter().enumerate();
+    for (rank, of_rank) in joined.filter(|(_, rank)| rank.replica > 0 && rank.tcp.is_empty()) {
         let (first, other) = UnixStream::pair()?;
         ends[of_rank.stage].push(first);
         ends[rank].push(other);
@@ -197,7 +212,15 @@ fn start_rank(
         replica_fds: replicas.iter().map(AsRawFd::as_raw_fd).collect(),
         ..settings.clone()
     };
-    let mut command = Command::new(env::current_exe()?);
+    let program = env::current_exe()?;
+    let mut command = match &settings.namespace {
+        None => Command::new(program),
+        Some(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(program);
+            command
+        }
+    };
     command.arg("rank").arg(serde_json::to_string(&settings)?);
     if settings.gpu_name == GpuName::Cuda {
         command.env("CUDA_VISIBLE_DEVICES", uuid_of(&settings)?);

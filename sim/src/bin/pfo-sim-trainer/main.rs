@@ -19,7 +19,9 @@ mod rank_report;
 mod report;
 mod schedule;
 mod settings;
+mod socket;
 mod stop;
+mod tcp;
 
 use std::process::ExitCode;
 

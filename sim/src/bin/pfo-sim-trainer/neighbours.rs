@@ -4,12 +4,14 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use nvidia_ml::units::MonotonicNs;
 use nvidia_ml::work::table::Kind;
+
+use crate::socket::Socket;
 
 /// What stands for a tensor: the pass that it is for, the step and the microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,21 +64,27 @@ pub(crate) enum Input {
 
 /// The sockets to the neighbours that there are.
 pub(crate) struct Neighbours {
-    previous: Option<UnixStream>,
-    next: Option<UnixStream>,
+    previous: Option<Socket>,
+    next: Option<Socket>,
     /// To the first replica or, of that one, to all others.
-    replicas: Vec<UnixStream>,
+    replicas: Vec<Socket>,
     is_first_replica: bool,
 }
 
 impl Neighbours {
-    pub(crate) fn new(previous: Option<UnixStream>, next: Option<UnixStream>) -> Self {
+    pub(crate) fn new(previous: Option<Socket>, next: Option<Socket>) -> Self {
         Self { previous, next, replicas: Vec::new(), is_first_replica: true }
     }
 
     /// The same with other replicas.
-    pub(crate) fn beside(self, replicas: Vec<UnixStream>, is_first_replica: bool) -> Self {
+    pub(crate) fn beside(self, replicas: Vec<Socket>, is_first_replica: bool) -> Self {
         Self { replicas, is_first_replica, ..self }
+    }
+
+    /// Takes neighbours for gone that are silent for so long; none waits for ever.
+    pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        let stages = self.previous.iter().chain(&self.next);
+        stages.chain(&self.replicas).try_for_each(|socket| socket.set_patience(patience))
     }
 
     pub(crate) fn has_replicas(&self) -> bool {
@@ -85,8 +93,8 @@ impl Neighbours {
 
     /// Waits until every replica has got here, as adding up gradients does; false if one is gone.
     pub(crate) fn meet_replicas(&self) -> io::Result<bool> {
-        let send = |mut replica: &UnixStream| replica.write_all(&[0]);
-        let receive = |mut replica: &UnixStream| replica.read_exact(&mut [0]);
+        let send = |mut replica: &Socket| replica.write_all(&[0]);
+        let receive = |mut replica: &Socket| replica.read_exact(&mut [0]);
         let mut each = self.replicas.iter();
         let met = if self.is_first_replica {
             each.try_for_each(receive).and_then(|()| self.replicas.iter().try_for_each(send))
@@ -101,20 +109,20 @@ impl Neighbours {
     }
 
     /// More handles on the same sockets, for whoever has to shut them down.
-    pub(crate) fn handles(&self) -> io::Result<Vec<UnixStream>> {
+    pub(crate) fn handles(&self) -> io::Result<Vec<Socket>> {
         let stages = self.previous.iter().chain(&self.next);
-        stages.chain(&self.replicas).map(UnixStream::try_clone).collect()
+        stages.chain(&self.replicas).map(Socket::try_clone).collect()
     }
 
     /// Where a pass gets its input from; the first forward and the last backward need none.
-    fn source(&self, kind: Kind) -> Option<&UnixStream> {
+    fn source(&self, kind: Kind) -> Option<&Socket> {
         match kind {
             Kind::Forward => self.previous.as_ref(),
             Kind::Backward => self.next.as_ref(),
         }
     }
 
-    fn sink(&self, kind: Kind) -> Option<&UnixStream> {
+    fn sink(&self, kind: Kind) -> Option<&Socket> {
         match kind {
             Kind::Forward => self.next.as_ref(),
             Kind::Backward => self.previous.as_ref(),
@@ -164,17 +172,32 @@ impl Neighbours {
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+        ErrorKind::UnexpectedEof
+            | ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionReset
+            // Over TCP: the link is down, or the neighbour was silent for too long.
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::TimedOut
+            | ErrorKind::WouldBlock
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    fn pair() -> (Socket, Socket) {
+        let (one, other) = UnixStream::pair().unwrap();
+        (one.into(), other.into())
+    }
 
     #[test]
     fn activations_go_to_the_next_stage_and_gradients_come_back() {
-        let (left, right) = UnixStream::pair().unwrap();
+        let (left, right) = pair();
         let (first, last) = (Neighbours::new(None, Some(left)), Neighbours::new(Some(right), None));
         assert!(first.has_input(Kind::Forward).unwrap());
         assert!(!last.has_input(Kind::Forward).unwrap());
@@ -190,7 +213,7 @@ mod tests {
 
     #[test]
     fn replicas_go_on_when_all_of_them_have_got_there_or_one_is_gone() {
-        let pairs = [(); 2].map(|()| UnixStream::pair().unwrap());
+        let pairs = [(); 2].map(|()| pair());
         let (of_first, others): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let alone = |replicas, is_first| Neighbours::new(None, None).beside(replicas, is_first);
         let others: Vec<_> = others.into_iter().map(|end| alone(vec![end], false)).collect();
@@ -207,11 +230,19 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_is_gone_is_noticed_by_both_sending_and_receiving() {
-        let (left, right) = UnixStream::pair().unwrap();
+        let (left, right) = pair();
         let first = Neighbours::new(None, Some(left));
         drop(right);
         assert_eq!(first.receive(Kind::Backward).unwrap(), Input::Lost);
         let tensor = Tensor { kind: Kind::Forward, step: 0, microbatch: 0 };
         assert!(!first.send(tensor, MonotonicNs(0)).unwrap());
+    }
+
+    #[test]
+    fn a_neighbour_that_is_silent_for_too_long_is_gone() {
+        let (left, _right) = pair();
+        let first = Neighbours::new(None, Some(left));
+        first.set_patience(Some(Duration::from_millis(10))).unwrap();
+        assert_eq!(first.receive(Kind::Backward).unwrap(), Input::Lost);
     }
 }

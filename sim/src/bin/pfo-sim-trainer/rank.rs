@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::env;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -30,18 +29,13 @@ use crate::rank_report::{End, RankEvent, tell};
 use crate::schedule::one_forward_one_backward;
 use crate::settings::{GpuName, RankSettings};
 use crate::stop::StopFlag;
+use crate::tcp;
 
 /// Runs the rank that the settings describe.
 pub(crate) fn run(settings: &str) -> Result<(), TrainerError> {
     let settings: RankSettings = serde_json::from_str(settings)
         .map_err(|source| TrainerError::Settings { rank: "unknown", source })?;
-    let take = |fd: Option<i32>| -> Result<Option<UnixStream>, TrainerError> {
-        fd.map(inherited::take).transpose().map_err(TrainerError::system("take over a socket"))
-    };
-    let replicas = settings.replica_fds.iter().filter_map(|fd| take(Some(*fd)).transpose());
-    let replicas = replicas.collect::<Result<_, _>>()?;
-    let neighbours = Neighbours::new(take(settings.previous_fd)?, take(settings.next_fd)?)
-        .beside(replicas, settings.replica == 0);
+    let neighbours = neighbours(&settings)?;
     if let Some(identity) = &settings.identity {
         identity.assume()?;
     }
@@ -87,6 +81,25 @@ pub(crate) fn run(settings: &str) -> Result<(), TrainerError> {
             .unwrap_or_default(),
     });
     Ok(())
+}
+
+fn neighbours(settings: &RankSettings) -> Result<Neighbours, TrainerError> {
+    let neighbours = if settings.tcp.is_empty() {
+        let take = |fd: Option<i32>| {
+            let taken = fd.map(inherited::take).transpose();
+            taken.map_err(TrainerError::system("take over a socket"))
+        };
+        let replicas = settings.replica_fds.iter().filter_map(|fd| take(Some(*fd)).transpose());
+        let replicas = replicas.collect::<Result<_, _>>()?;
+        Neighbours::new(take(settings.previous_fd)?, take(settings.next_fd)?)
+            .beside(replicas, settings.replica == 0)
+    } else {
+        tcp::join(settings).map_err(TrainerError::system("join the other ranks over TCP"))?
+    };
+    let patience = Some(settings.patience_s).filter(|patience_s| *patience_s > 0);
+    let patience = patience.map(|patience_s| Duration::from_secs(patience_s.into()));
+    neighbours.set_patience(patience).map_err(TrainerError::system("set a socket's patience"))?;
+    Ok(neighbours)
 }
 
 /// The kernel tells a rank to stop when its launcher has died.

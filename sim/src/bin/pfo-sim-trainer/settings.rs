@@ -1,5 +1,6 @@
 //! What the launcher tells a rank. Private between the two, in JSON on the rank's command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -46,6 +47,12 @@ pub(crate) struct RankSettings {
     /// Who to become first.
     pub(crate) identity: Option<Identity>,
     pub(crate) misbehaviour: Misbehaviour,
+    /// Where each rank listens; none if they inherit their sockets.
+    pub(crate) tcp: Vec<SocketAddr>,
+    /// The network namespace to start in.
+    pub(crate) namespace: Option<String>,
+    /// For how long a neighbour may be silent, in seconds; 0 is for ever.
+    pub(crate) patience_s: u32,
     /// Inherited sockets to the neighbours.
     pub(crate) previous_fd: Option<i32>,
     pub(crate) next_fd: Option<i32>,

@@ -3,13 +3,13 @@
 //! The signals are blocked and one thread waits for them, so that no handler interrupts anything.
 
 use std::io;
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
+
+use crate::socket::Socket;
 
 /// The signals that ask to stop.
 fn stop_signals() -> SigSet {
@@ -39,14 +39,14 @@ pub(crate) struct StopFlag(Arc<AtomicBool>);
 impl StopFlag {
     /// A flag that rises when this process is asked to stop. The sockets end then, so that nobody
     /// waits on them any longer.
-    pub(crate) fn new(sockets: Vec<UnixStream>) -> io::Result<Self> {
+    pub(crate) fn new(sockets: Vec<Socket>) -> io::Result<Self> {
         let flag = Self(Arc::default());
         let risen = flag.clone();
         on_request(move || {
             risen.0.store(true, Ordering::Release);
             for socket in &sockets {
                 // It may have ended by itself.
-                let _ = socket.shutdown(Shutdown::Both);
+                let _ = socket.shutdown();
             }
         })?;
         Ok(flag)

@@ -1,0 +1,140 @@
+//! A node that leaves for good: what was planned and measured there is used by the others, in the next run
+//! of the job without it.
+
+use nvidia_ml::clock_table::ClockRange;
+use nvidia_ml::machine::MachinePlan;
+use nvidia_ml::units::Mhz;
+use pfo_protocol::{AgentRequest, AgentResponse, SweepState, SweepStatus};
+use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, kept_plan, wait};
+
+use super::cluster::{JOB, NODES, PATIENCE};
+use super::staged::{Staged, frontier};
+
+/// The node at which everything is asked for, and that leaves.
+const GONE: usize = 1;
+
+/// The memory of the last node's GPUs slows them down by three tenths when it is locked.
+fn setup(node: usize) -> Setup {
+    let made: fn(MachinePlan) -> MachinePlan = match node + 1 == NODES.len() {
+        true => |plan| MachinePlan { memory_lock_slows_permille: Some(300), ..plan },
+        false => |plan| plan,
+    };
+    Setup {
+        machine: MachineSetup { made, ..MachineSetup::default() },
+        agent_rules: "[watch]\nslow_percent = 18\nsteps = 3\ndrift_percent = 90\n",
+        ..Setup::default()
+    }
+}
+
+fn make_slow(node: &Node, slow: bool) {
+    let any = Mhz(1);
+    for gpu in 0..STAGES as usize {
+        let range = slow.then_some(ClockRange { min: any, max: any });
+        node.machine.gpu(gpu).lock_memory_clocks(range).unwrap();
+    }
+}
+
+fn pfoctl(node: &Node, arguments: &[&str]) -> String {
+    node.pfoctl(&Identity::own(), arguments).printed()
+}
+
+/// The sweep of the job, if a node has one.
+fn swept(node: &Node) -> Option<SweepStatus> {
+    let Ok(AgentResponse::Sweeps(sweeps)) = node.agent_control().ask_agent(AgentRequest::Sweeps)
+    else {
+        return None;
+    };
+    sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB)
+}
+
+fn until_swept(node: &Node, what: &str, so: impl Fn(&SweepStatus) -> bool) -> SweepStatus {
+    let seen = wait::until_within(2 * PATIENCE, || match swept(node) {
+        Some(sweep) if so(&sweep) => Ok(sweep),
+        other => Err(format!("{other:?}")),
+    });
+    seen.unwrap_or_else(|sweep| panic!("never so: {what}: {sweep}"))
+}
+
+#[test]
+fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
+    let Some(mut staged) = Staged::start_with(setup) else { return };
+    make_slow(&staged.nodes[3], false);
+    let sweep = ["profile", "start", JOB, "--steps", "2", "--stride", "200", "--min-mhz", "600"];
+    pfoctl(&staged.nodes[GONE], &sweep);
+    until_swept(&staged.nodes[GONE], "a clock is measured", |sweep| sweep.measured > 0);
+    // The agent that sweeps is killed, and the next one goes on.
+    staged.nodes[GONE].kill_agent();
+    staged.nodes[GONE].start_agent();
+    let gone = &staged.nodes[GONE];
+    until_swept(gone, "it goes on", |sweep| sweep.measured > 1);
+    pfoctl(gone, &["profile", "pause", JOB]);
+
+    let [file, own] = frontier(gone, "1.15x");
+    pfoctl(gone, &["plan", "load", JOB, &file]);
+    let swap = ["plan", "swap", JOB, &own, "--wait"];
+    let swapped = wait::until_within(PATIENCE, || match gone.pfoctl(&Identity::own(), &swap) {
+        ran if ran.code == Some(0) => Ok(()),
+        ran => Err(ran),
+    });
+    swapped.unwrap_or_else(|ran| panic!("{ran:?}"));
+    pfoctl(gone, &["job", "straggler", JOB, "--auto"]);
+    let paused = swept(gone).unwrap();
+    pfoctl(gone, &["profile", "resume", JOB]);
+    let before = until_swept(gone, "a clock more", |sweep| sweep.measured > paused.measured);
+    assert!(!matches!(before.state, SweepState::Ended(_)), "{before:?}");
+    // What it has measured last is in the store in a moment.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+
+    staged.nodes[GONE].kill_agent();
+    staged.nodes[GONE].kill_daemon();
+    let staged = staged.requeued_without(GONE);
+    let [first, second, last] = &staged.nodes[..] else { panic!() };
+
+    // Nothing lists it any more, and nothing is left of it beside its job's former run.
+    let listed = || pfoctl(first, &["fleet", "status"]);
+    first.until_so("it is not listed", || !listed().contains(NODES[GONE]));
+    let left = staged.store.keys_with(&format!("/{}", NODES[GONE]));
+    let of_former = |key: &String| key.contains("@77.0/") && key.starts_with("/pfo/1/job/");
+    assert!(left.iter().all(of_former), "{left:?}");
+
+    // The others run what all of them ran, and slow stages are answered by the node with rank 0.
+    staged.until_all_run(|label| label == "own.json");
+    let answers = wait::until_within(PATIENCE, || match staged.whole(1).answered_by {
+        Some(node) if node == NODES[0] => Ok(()),
+        other => Err(other),
+    });
+    answers.unwrap_or_else(|other| panic!("{other:?} answers"));
+    staged.until_all_run(|label| label == "own.json");
+
+    // The sweep goes on where it was, on the node with rank 0.
+    let going_on = until_swept(first, "it goes on there", |_| true);
+    assert!(going_on.measured >= before.measured, "{before:?}, then {going_on:?}");
+    let is_over = |sweep: &SweepStatus| matches!(sweep.state, SweepState::Ended(_));
+    let ended = until_swept(first, "it ends", is_over);
+    assert!(ended.measured > before.measured, "{before:?}, then {ended:?}");
+
+    // A job that was swept runs default clocks, and any node may have it run a plan of its frontier.
+    let file = frontier(second, "1.15x")[1].clone();
+    pfoctl(second, &["plan", "swap", JOB, &file, "--wait"]);
+    // pfod has locked the memory clocks again, with the first plan of this run.
+    make_slow(last, false);
+    staged.assert_all_run("own.json");
+    pfoctl(last, &["job", "straggler", JOB, "1.3", "--wait"]);
+    staged.until_all_run(|label| label.ends_with("at 1.3x"));
+    pfoctl(second, &["job", "straggler", JOB, "--clear", "--wait"]);
+    staged.assert_all_run("own.json");
+    make_slow(last, true);
+    staged.until_all_run(|label| label.ends_with(", replanned"));
+    make_slow(last, false);
+    staged.assert_all_run("own.json");
+    pfoctl(last, &["job", "straggler", JOB, "--auto", "off"]);
+
+    tunes_with_what_was_measured(&staged, 1);
+    staged.training.stop();
+}
+
+fn tunes_with_what_was_measured(staged: &Staged, node: usize) {
+    let report = staged.tune(node, &["--max-slowdown", "50%"]);
+    assert_eq!(report["profile_origin"], "stored", "{report}");
+    assert!(kept_plan(&report)["saving"]["low"].as_f64() > Some(0.0), "{report}");
+}

@@ -47,6 +47,10 @@ const AFFORDABLE: usize = 20_000;
 /// The same where calls do not block: it takes no longer than all that comes before.
 const AFFORDABLE_WITHOUT_CALLS: usize = 2_000;
 
+/// Operations of the plans to start from for one deadline. If there are more, each is improved in one
+/// round: only the best of them is improved further.
+const AFFORDABLE_FOR_ONE: usize = 2_500;
+
 /// Where only plans this far apart could be improved, none is but the fastest.
 const TOO_FAR_APART: usize = 64;
 
@@ -121,7 +125,7 @@ impl<'a> LatePlans<'a> {
             },
         );
         let rounded: Vec<&Realised> = rounded.iter().chain(&seldom).collect();
-        let known = self.known((anchors, &rounded), every, &prompt, progress, &say);
+        let known = self.known((anchors, &rounded), (every, ROUNDS), &prompt, progress, &say);
         let seldom = falling(seldom, Realised::cost);
         let kicks = kicks(SEARCHED_FOR_ALL, self.network.len() * prompt.len());
         let deadlines = match delays.make_changes_dear() {
@@ -165,7 +169,10 @@ impl<'a> LatePlans<'a> {
         step.load(self.choices.all_unpacked(&prompt.assignment));
         let prompt = [step.realised()];
         let rounded: Vec<&Realised> = rounded.iter().collect();
-        let mut known = self.known((anchors, &rounded), Some(1), &prompt, progress, &|| {});
+        let visited = (anchors.len() + rounded.len()) * self.network.len();
+        let rounds = if visited > AFFORDABLE_FOR_ONE { 1 } else { ROUNDS };
+        let from = (anchors, &rounded[..]);
+        let mut known = self.known(from, (Some(1), rounds), &prompt, progress, &|| {});
         let deadline_s = deadline_s.max(known[0].time_s);
         let kicks = kicks(SEARCHED_FOR_ONE, self.network.len());
         known.push(self.improved_within(&mut step, (&known, &[]), deadline_s, kicks, progress));
@@ -190,17 +197,17 @@ impl<'a> LatePlans<'a> {
     }
 
     /// Plans with late clocks to start from, fastest first with falling energy: the `prompt` ones, and
-    /// some made from every n-th of the others.
+    /// some made from every n-th of the others, in rounds of moves.
     fn known(
         &self,
         (anchors, rounded): (&[Anchor], &[&Realised]),
-        every: Option<usize>,
+        (every, rounds): (Option<usize>, usize),
         prompt: &[Realised],
         progress: &Progress<'_>,
         say: &(dyn Fn() + Sync),
     ) -> Vec<Realised> {
         let improved = |step: &mut LateStep<'_>| {
-            let plan = self.improved(step, progress);
+            let plan = self.improved(step, rounds, progress);
             say();
             plan
         };
@@ -233,7 +240,7 @@ impl<'a> LatePlans<'a> {
         let mut found = |start: &Realised| {
             step.load(self.choices.all_unpacked(&start.assignment));
             step.aim_at(deadline_s);
-            let mut plan = self.improved(step, progress);
+            let mut plan = self.improved(step, ROUNDS, progress);
             for (seed, detour) in (0..).zip(DETOURS).take_while(|_| kicks > 0) {
                 progress.go_on();
                 plan = Search { deadline_s, detour, kicks, seed }.from(step, &plan);
@@ -274,15 +281,21 @@ impl<'a> LatePlans<'a> {
         }
         step.aim_at(fastest_s);
         step.move_at_most(FARTHEST);
-        self.improved(&mut step, progress)
+        self.improved(&mut step, ROUNDS, progress)
     }
 
-    /// The plan of a step after every move that saves energy and keeps the deadline.
-    fn improved(&self, step: &mut LateStep<'_>, progress: &Progress<'_>) -> Realised {
+    /// The plan of a step after every move that saves energy and keeps the deadline, in so many rounds at
+    /// most.
+    fn improved(
+        &self,
+        step: &mut LateStep<'_>,
+        rounds: usize,
+        progress: &Progress<'_>,
+    ) -> Realised {
         // The last round is the one that saves less than this share.
         const LEAST_SHARE: f64 = 1e-5;
         let deadline_s = step.deadline_s();
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             progress.go_on();
             let before_j = step.effective_j();
             for operation in 0..self.network.len() {

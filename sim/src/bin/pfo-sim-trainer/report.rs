@@ -253,6 +253,7 @@ mod tests {
             "time_scale": 1.0, "job": "j",
             "with_pfo": true, "clocks": false, "launcher": 1,
             "misbehaviour": {"die": [], "stop": [], "omit_end": [], "wrong_order": [], "flood": []},
+            "tcp": [], "patience_s": 0,
         }))
         .unwrap()
     }

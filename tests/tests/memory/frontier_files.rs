@@ -30,7 +30,7 @@ pub(super) fn frontier(microbatches: u32) -> Vec<u8> {
 }
 
 pub(super) fn compressed(content: &[u8]) -> Vec<u8> {
-    let mut gzip = GzEncoder::new(b"pfo-frontier\x0b\x00".to_vec(), Compression::default());
+    let mut gzip = GzEncoder::new(b"pfo-frontier\x0c\x00".to_vec(), Compression::default());
     gzip.write_all(content).unwrap();
     gzip.finish().unwrap()
 }
@@ -84,10 +84,10 @@ pub(super) fn with_chunks() -> Vec<u8> {
 }
 
 /// Where it says that no row was measured more than once. Then come no chunks, no powers of stages,
-/// nothing that is held up, no instructions of two, and the order.
+/// nothing that is held up, no latencies, no instructions of two, and the order.
 fn repeats_in(content: &[u8]) -> usize {
     let orders = [&1_u16.to_le_bytes()[..], &(2 * MICROBATCHES).to_le_bytes()].concat();
-    let none = [&[0; 4 + 2 + 2 + 2 + 8 + 1 + 4][..], &orders].concat();
+    let none = [&[0; 4 + 2 + 2 + 2 + 8 + 1 + 1 + 4][..], &orders].concat();
     content.windows(none.len()).position(|window| window == none).unwrap()
 }
 

@@ -145,6 +145,7 @@ impl Job {
                 jobs: Vec::new(),
             })),
             AgentRequest::P2pPowers => AgentResponse::P2pPowers(Vec::new()),
+            AgentRequest::Calibrations => AgentResponse::Calibrations(Vec::new()),
             AgentRequest::Sweeps => {
                 AgentResponse::Sweeps(vec![sweep(SweepState::Paused { why: None })])
             }

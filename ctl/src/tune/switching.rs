@@ -68,16 +68,17 @@ impl Tune {
     /// The delays with which to plan for the job.
     pub(super) fn delays(&self, daemons: &Daemons, profile: &Profile) -> Result<Delays, Error> {
         let status = daemons.pfod()?.status()?;
+        let Some(job) = self.of_job(&status) else {
+            return Ok(self.schedule.delays(Delays::default()));
+        };
         let known = match daemons.agent() {
             Ok(mut agent) => calibrate::known(&mut agent)?,
             Err(_) => Vec::new(),
         };
-        let delays = self.of_job(&status).map(|job| {
-            let calibrations = of_job(job, &status, &known);
-            Delays { held_up_s: held_up_s(&calibrations), ..of_ranks(&job.ranks) }
-                .with_latency_by_clock(by_clock(&calibrations))
-        });
-        Ok(self.schedule.delays(late_clocks(delays.unwrap_or_default(), profile)))
+        let calibrations = of_job(job, &status, &known);
+        let delays = Delays { held_up_s: held_up_s(&calibrations), ..of_ranks(&job.ranks) };
+        let delays = delays.with_latency_by_clock(by_clock(&calibrations));
+        Ok(self.schedule.delays(late_clocks(delays, profile)))
     }
 }
 

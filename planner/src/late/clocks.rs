@@ -103,7 +103,7 @@ impl LateClocks {
     pub(crate) fn new(network: &Network) -> Self {
         let none = vec![None; network.len()];
         let mut late = Self {
-            longest_latency_s: network.delays.switch_latency_s,
+            longest_latency_s: network.delays.longest_latency_s(),
             set_call_s: network.delays.set_call_s,
             held_up_s: network.delays.held_up_s,
             previous: none.clone(),

@@ -14,7 +14,6 @@ use crate::choices::{Assignment, Choices, Realised};
 use crate::late::change_j;
 use crate::late::clocks::{Call, LateClocks, Run, nearest};
 use crate::pipeline::Pipeline;
-use crate::step::delays::Delays;
 use crate::step::network::Network;
 use crate::waits::per_stage::PerStage;
 
@@ -74,11 +73,13 @@ impl Rates {
             }
         }
         let delays = pipeline.network().delays;
-        let Delays { set_call_s, switch_latency_s, .. } = delays;
         let latency_s = clocks.iter().map(|&clock| delays.latency_s(clock)).collect();
         let mean = p2p_power.mean();
         let change_j = change_j(mean, delays);
-        let hasty_j = if set_call_s > 0.0 { HASTY_SHARE * mean.0 * switch_latency_s } else { 0.0 };
+        let hasty_j = match delays.set_call_s > 0.0 {
+            true => HASTY_SHARE * mean.0 * delays.longest_latency_s(),
+            false => 0.0,
+        };
         Self { clock_of, at, kind_of: tradeoffs.of.clone(), latency_s, change_j, hasty_j }
     }
 }
@@ -418,6 +419,7 @@ mod tests {
     use super::*;
     use crate::schedule::name::Schedule;
     use crate::schedule::settings::Settings;
+    use crate::step::delays::Delays;
     use crate::test_profiles::any_profile;
 
     proptest! {
@@ -442,7 +444,8 @@ mod tests {
                 ..Delays::default()
             };
             let by_clock = by_clock.unwrap_or_default().into_iter().map(|(mhz, s)| (Mhz(mhz), s));
-            let delays = delays.with_latency_by_clock(by_clock.collect());
+            // Who wrote a file may have said less, or more, for all clocks than for each.
+            let delays = Delays { latency_by_clock: by_clock.collect(), ..delays };
             let settings = Settings { delays, ..Settings::default() };
             let pipeline =
                 Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();

@@ -92,6 +92,11 @@ impl Delays {
         Self { switch_latency_s, latency_by_clock: latency, ..self }
     }
 
+    /// From the call that sets a clock until it is in force, on the slowest of them, in seconds.
+    pub(crate) fn longest_latency_s(&self) -> f64 {
+        self.latency_by_clock.longest_s().unwrap_or(self.switch_latency_s)
+    }
+
     /// From the call that sets this clock until it is in force, in seconds.
     #[must_use]
     pub fn latency_s(&self, clock: Mhz) -> f64 {
@@ -101,7 +106,7 @@ impl Delays {
 
     /// Whether plans account for what a change of clocks takes, which makes them take longer to find.
     pub fn make_changes_late(&self) -> bool {
-        self.switch_latency_s > 0.0 || self.set_call_s > 0.0 || self.held_up_s > 0.0
+        self.longest_latency_s() > 0.0 || self.set_call_s > 0.0 || self.held_up_s > 0.0
     }
 
     /// Whether each change of clocks costs time of its own, so that few changes are better.

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use pfo_protocol::{AgentRequest, AgentResponse, SweepState, SweepStatus};
-use pfo_tests::{Identity, Node, kept_plan, true_profile, wait};
+use pfo_protocol::{SweepState, SweepStatus};
+use pfo_tests::{Identity, Node, kept_plan, true_profile};
 
 use super::cluster::{JOB, NODES, PATIENCE, STAGES};
 use super::measured;
 use super::possible::{P2P_POWER, is_quiet, number, possible_saving};
 use super::staged::{MICROBATCHES, TIME_SCALE};
+use super::swept::until_swept_within;
 use super::trained::{REPLICAS, Trained};
 
 #[test]
@@ -48,21 +49,8 @@ fn replicas_over_four_nodes_save_what_is_possible_and_are_measured_as_a_job_of_o
     trained.training.stop();
 }
 
-/// The sweep of the job, at the node that was asked for it.
-fn swept(node: &Node) -> Option<SweepStatus> {
-    let Ok(AgentResponse::Sweeps(sweeps)) = node.agent_control().ask_agent(AgentRequest::Sweeps)
-    else {
-        return None;
-    };
-    sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB)
-}
-
 fn until_swept(node: &Node, what: &str, so: impl Fn(&SweepStatus) -> bool) -> SweepStatus {
-    let seen = wait::until_within(PATIENCE, || match swept(node) {
-        Some(sweep) if so(&sweep) => Ok(sweep),
-        other => Err(format!("{other:?}")),
-    });
-    seen.unwrap_or_else(|sweep| panic!("never so: {what}: {sweep}"))
+    until_swept_within(PATIENCE, node, what, so)
 }
 
 /// A sweep for a profile waits while a node is away, says for which one, and loses nothing.

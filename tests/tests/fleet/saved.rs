@@ -6,11 +6,7 @@ use serde_json::Value;
 
 use super::cluster::{JOB, NODES, PATIENCE};
 use super::possible::number;
-use super::staged::{Staged, frontier};
-
-fn pfoctl(node: &Node, arguments: &[&str]) -> String {
-    node.pfoctl(&Identity::own(), arguments).printed()
-}
+use super::staged::{Staged, frontier, pfoctl};
 
 /// What the ledger of a node has of a plan.
 fn savings(node: &Node, label: &str) -> Option<Value> {

@@ -148,3 +148,8 @@ pub(crate) fn until_nodes_run(nodes: &[Node], is_so: impl Fn(&str) -> bool) {
         run.unwrap_or_else(|other| panic!("a node runs {other:?}"));
     }
 }
+
+/// What `pfoctl` prints on a node.
+pub(crate) fn pfoctl(node: &Node, arguments: &[&str]) -> String {
+    node.pfoctl(&Identity::own(), arguments).printed()
+}

@@ -1,42 +1,11 @@
 //! Stragglers in a training over four nodes: all of it takes their time.
 
-use nvidia_ml::clock_table::ClockRange;
-use nvidia_ml::machine::MachinePlan;
-use nvidia_ml::units::Mhz;
-use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup};
-
 use super::cluster::JOB;
-use super::staged::{Staged, frontier};
+use super::slow_node::{SLOW, make_slow, setup};
+use super::staged::{Staged, frontier, pfoctl};
 
-/// The node at which stragglers are asked for, and the one that becomes slow.
+/// The node at which stragglers are asked for.
 const ASKED: usize = 1;
-const SLOW: usize = 3;
-
-/// The memory of the slow node's GPUs slows them down by three tenths when it is locked.
-fn setup(node: usize) -> Setup {
-    let made: fn(MachinePlan) -> MachinePlan = match node {
-        SLOW => |plan| MachinePlan { memory_lock_slows_permille: Some(300), ..plan },
-        _ => |plan| plan,
-    };
-    Setup {
-        machine: MachineSetup { made, ..MachineSetup::default() },
-        // Much, so that no other load on this machine is taken for a slow rank.
-        agent_rules: "[watch]\nslow_percent = 18\nsteps = 3\ndrift_percent = 90\n",
-        ..Setup::default()
-    }
-}
-
-fn make_slow(node: &Node, slow: bool) {
-    let any = Mhz(1);
-    for gpu in 0..STAGES as usize {
-        let range = slow.then_some(ClockRange { min: any, max: any });
-        node.machine.gpu(gpu).lock_memory_clocks(range).unwrap();
-    }
-}
-
-fn pfoctl(node: &Node, arguments: &[&str]) -> String {
-    node.pfoctl(&Identity::own(), arguments).printed()
-}
 
 #[test]
 fn a_slow_stage_anywhere_is_answered_on_all_nodes_and_the_plan_of_before_returns() {

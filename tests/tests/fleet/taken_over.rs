@@ -1,64 +1,25 @@
 //! A node that leaves for good: what was planned and measured there is used by the others, in the next run
 //! of the job without it.
 
-use nvidia_ml::clock_table::ClockRange;
-use nvidia_ml::machine::MachinePlan;
-use nvidia_ml::units::Mhz;
-use pfo_protocol::{AgentRequest, AgentResponse, SweepState, SweepStatus};
-use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, kept_plan, wait};
+use pfo_protocol::{SweepState, SweepStatus};
+use pfo_tests::{Identity, Node, kept_plan, wait};
 
 use super::cluster::{JOB, NODES, PATIENCE};
-use super::staged::{Staged, frontier};
+use super::slow_node::{SLOW, make_slow, setup};
+use super::staged::{Staged, frontier, pfoctl};
+use super::swept::{swept, until_swept_within};
 
 /// The node at which everything is asked for, and that leaves.
 const GONE: usize = 1;
 
-/// The memory of the last node's GPUs slows them down by three tenths when it is locked.
-fn setup(node: usize) -> Setup {
-    let made: fn(MachinePlan) -> MachinePlan = match node + 1 == NODES.len() {
-        true => |plan| MachinePlan { memory_lock_slows_permille: Some(300), ..plan },
-        false => |plan| plan,
-    };
-    Setup {
-        machine: MachineSetup { made, ..MachineSetup::default() },
-        agent_rules: "[watch]\nslow_percent = 18\nsteps = 3\ndrift_percent = 90\n",
-        ..Setup::default()
-    }
-}
-
-fn make_slow(node: &Node, slow: bool) {
-    let any = Mhz(1);
-    for gpu in 0..STAGES as usize {
-        let range = slow.then_some(ClockRange { min: any, max: any });
-        node.machine.gpu(gpu).lock_memory_clocks(range).unwrap();
-    }
-}
-
-fn pfoctl(node: &Node, arguments: &[&str]) -> String {
-    node.pfoctl(&Identity::own(), arguments).printed()
-}
-
-/// The sweep of the job, if a node has one.
-fn swept(node: &Node) -> Option<SweepStatus> {
-    let Ok(AgentResponse::Sweeps(sweeps)) = node.agent_control().ask_agent(AgentRequest::Sweeps)
-    else {
-        return None;
-    };
-    sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB)
-}
-
 fn until_swept(node: &Node, what: &str, so: impl Fn(&SweepStatus) -> bool) -> SweepStatus {
-    let seen = wait::until_within(2 * PATIENCE, || match swept(node) {
-        Some(sweep) if so(&sweep) => Ok(sweep),
-        other => Err(format!("{other:?}")),
-    });
-    seen.unwrap_or_else(|sweep| panic!("never so: {what}: {sweep}"))
+    until_swept_within(2 * PATIENCE, node, what, so)
 }
 
 #[test]
 fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     let Some(mut staged) = Staged::start_with(setup) else { return };
-    make_slow(&staged.nodes[3], false);
+    make_slow(&staged.nodes[SLOW], false);
     let sweep = ["profile", "start", JOB, "--steps", "2", "--stride", "200", "--min-mhz", "600"];
     pfoctl(&staged.nodes[GONE], &sweep);
     until_swept(&staged.nodes[GONE], "a clock is measured", |sweep| sweep.measured > 0);

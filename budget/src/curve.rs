@@ -119,8 +119,8 @@ impl Curve {
         self.points.len() - 1
     }
 
-    /// The corners of its lower hull, which are what a decision needs, or so many of them from its fastest
-    /// point to its slowest.
+    /// The corners of its lower hull, which a decision needs: at most this many, spread from the fastest to
+    /// the slowest.
     pub fn convex(&self, most: usize) -> Vec<Point> {
         let last = self.corners.len() - 1;
         let steps = last.min(most.max(2) - 1);

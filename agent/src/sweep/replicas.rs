@@ -3,7 +3,7 @@
 //!
 //! All of them measure one clock first, which shows by how much each GPU is slower than others of its
 //! stage, or draws more: that is a factor at every clock. What a replica measures later is divided by its
-//! factor, so that the rows of a stage continue each other whoever has measured them.
+//! factor, so that the rows of a stage fit together, whichever replica measured them.
 //!
 //! A step is over when the slowest replica has got there, and the others wait. Where they wait outside of
 //! their instructions, that is in no figure. Where a framework adds gradients up while the last backward

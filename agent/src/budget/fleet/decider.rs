@@ -15,12 +15,12 @@ use crate::budget::level::Level;
 use crate::budget::report::undecided;
 use crate::job::JobKey;
 
-/// A node is silent that has said nothing new for so many seconds, or times as long as it wanted to wait.
+/// A node is silent once it has said nothing new for this many seconds, or for this many of its own
+/// intervals, whichever is longer.
 const SILENT_S: f64 = 10.0;
 const SILENT_TIMES: f64 = 3.0;
 
-/// A silent node is taken to hold its share for so many seconds. Afterwards nobody knows whether its agent
-/// is there to do so.
+/// A silent node is trusted to hold its share for this many seconds. After that its agent may be gone.
 const TRUSTED_S: f64 = 60.0;
 
 /// Nodes that are named.

@@ -21,7 +21,8 @@ use crate::budget::known::Known;
 use crate::budget::level::Level;
 use crate::job::JobKey;
 
-/// Who decides is silent after so many seconds, or times as long as it wanted to wait.
+/// The deciding agent counts as silent after this many seconds, or this many of its own intervals, whichever
+/// is longer.
 const SILENT_S: f64 = 6.0;
 const SILENT_TIMES: f64 = 3.0;
 

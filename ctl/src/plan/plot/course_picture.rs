@@ -3,10 +3,11 @@
 use plotters::chart::{ChartBuilder, SeriesLabelPosition};
 use plotters::element::PathElement;
 use plotters::series::LineSeries;
-use plotters::style::{Color, IntoFont, TextStyle};
+use plotters::style::Color;
 use plotters_backend::DrawingBackend;
 
-use super::colours::{FAINT, INK, PAPER, ramp};
+use super::chart::{draw_legend, small};
+use super::colours::{FAINT, PAPER, ramp};
 use super::picture::{Area, Drawn, Picture, Size};
 
 /// One GPU: what was seen at which second.
@@ -36,7 +37,7 @@ impl<'a> CoursePicture<'a> {
         let all = || self.courses.iter().flat_map(what.of);
         let longest_s = all().map(|at| at.0).fold(0.0, f64::max).max(0.1);
         let highest = all().map(|at| at.1).fold(0.0, f64::max).max(1.0);
-        let small = TextStyle::from(("sans-serif", 15).into_font()).color(&INK);
+        let small = small();
         let mut chart = ChartBuilder::on(area)
             .margin(14)
             .x_label_area_size(if what.is_last { 54 } else { 30 })
@@ -66,15 +67,7 @@ impl<'a> CoursePicture<'a> {
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
         }
         if !what.is_last {
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::LowerRight)
-                .margin(14)
-                .legend_area_size(28)
-                .label_font(small)
-                .background_style(PAPER.mix(0.9))
-                .border_style(FAINT)
-                .draw()?;
+            draw_legend(&mut chart, SeriesLabelPosition::LowerRight)?;
         }
         Ok(())
     }

@@ -2,23 +2,19 @@
 //! below all plans, the chosen plan, the highest clocks, and points of others.
 
 use pfo_planner::{Deadline, Frontier, LowerBound, Plan, Point};
-use plotters::chart::{ChartBuilder, ChartContext, SeriesLabelPosition};
-use plotters::coord::types::RangedCoordf64;
+use plotters::chart::{ChartBuilder, SeriesLabelPosition};
 use plotters::element::{Circle, Cross, EmptyElement, PathElement, Text, TriangleMarker};
-use plotters::prelude::Cartesian2d;
 use plotters::series::LineSeries;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, ShapeStyle, TextStyle};
 use plotters_backend::DrawingBackend;
 
+use super::chart::{Chart, draw_legend, small};
 use super::colours::{CHOSEN, FAINT, INK, OURS, PAPER, other};
 use super::picture::{Area, Drawn, Picture, Size};
 use super::points::{Origin, Points};
 use crate::planning::comparison::Cost;
 use crate::status::quantity::{change, joules, percent, seconds};
-
-/// Axes of iteration time and energy.
-type Chart<'a, B> = ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 pub(super) struct FrontierPicture {
     title: String,
@@ -189,7 +185,7 @@ fn line<B: DrawingBackend>(
 impl Picture for FrontierPicture {
     fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
         area.fill(&PAPER)?;
-        let small = TextStyle::from(("sans-serif", 15).into_font()).color(&INK);
+        let small = small();
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, TextStyle::from(("sans-serif", 20).into_font()).color(&INK))
             .margin(18)
@@ -219,15 +215,6 @@ impl Picture for FrontierPicture {
                 beside,
             );
         chart.draw_series([label])?;
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .margin(14)
-            .legend_area_size(28)
-            .label_font(small)
-            .background_style(PAPER.mix(0.9))
-            .border_style(FAINT)
-            .draw()?;
-        Ok(())
+        draw_legend(&mut chart, SeriesLabelPosition::UpperRight)
     }
 }

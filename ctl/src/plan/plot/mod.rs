@@ -3,6 +3,7 @@
 //! What is in a picture is described in `frontier_picture` and `timeline_picture`, in strokes that
 //! suit either format; how strokes become a file, in `picture` and `lettering`.
 
+mod chart;
 mod colours;
 mod course_picture;
 mod frontier_picture;

@@ -5,7 +5,6 @@
 
 use pfo_planner::{Deadline, Due, Frontier, Plan, PlanError, Point};
 
-use super::changes;
 use super::verification::Compared;
 use crate::planning::comparison::Cost;
 
@@ -165,7 +164,7 @@ impl Candidates {
     /// Whether a plan changes clocks no more often than the policy allows.
     fn is_allowed(&self, plan: &Plan) -> bool {
         let Goal { default_s, changes_per_second, .. } = self.goal;
-        changes::most_in_a_step(plan) as f64 <= changes_per_second * default_s
+        plan.most_clock_changes() as f64 <= changes_per_second * default_s
     }
 
     /// The plan of this frontier that takes least energy of those that the policy allows and that take
@@ -330,8 +329,7 @@ mod tests {
             let changes_per_second = changes_in_a_step / default_s;
             let goal = Goal { default_s, max_slowdown: 0.05, changes_per_second };
             let candidate = Candidates::new(FRONTIER.clone(), all_max(), goal).next().unwrap();
-            candidate
-                .map(|candidate| (changes::most_in_a_step(&candidate.plan), candidate.expected))
+            candidate.map(|candidate| (candidate.plan.most_clock_changes(), candidate.expected))
         };
         let (most, free) = next(f64::INFINITY).unwrap();
         assert!(most > 2);

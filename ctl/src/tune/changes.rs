@@ -1,7 +1,6 @@
-//! How many changes of clocks a plan asks of a GPU, and how many the policy allows. `pfod` leaves out
-//! those beyond: the plan then runs at clocks that nobody planned.
+//! How many changes of clocks the policy allows a GPU. `pfod` leaves out those that a plan asks for beyond:
+//! it then runs at clocks that nobody planned.
 
-use pfo_planner::{Plan, StagePlan};
 use pfo_protocol::{GpuUuid, PolicyVerdict, Request, Response};
 
 use super::Tune;
@@ -30,22 +29,11 @@ fn least_of(verdicts: &[PolicyVerdict], gpus: &[&GpuUuid]) -> Option<u32> {
     of_job.filter_map(|verdict| Some(verdict.terms.as_ref()?.changes_per_second)).min()
 }
 
-/// The changes of clocks in a step of a plan, on the stage that has most; it changes from the last
-/// instruction to the first one of the next step, too.
-pub(super) fn most_in_a_step(plan: &Plan) -> usize {
-    let of_stage = |stage: &StagePlan| {
-        let clocks = || stage.instructions.iter().filter(|one| !one.instruction.is_fixed());
-        let next = clocks().cycle().skip(1);
-        let changes =
-            clocks().zip(next).filter(|(one, next)| one.frequency_mhz != next.frequency_mhz);
-        changes.count()
-    };
-    plan.stages.iter().map(of_stage).max().unwrap_or(0)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
-    use pfo_planner::{Frontier, Instruction, Mhz, Options, Pipeline, Profile, Schedule, Watts};
+    use pfo_planner::{
+        Frontier, Instruction, Mhz, Options, Pipeline, Plan, Profile, Schedule, Watts,
+    };
     use pfo_protocol::{GpuListing, LeaseTerms};
 
     use super::*;
@@ -66,12 +54,12 @@ pub(super) mod tests {
 
     #[test]
     fn the_change_from_one_step_to_the_next_counts_and_what_asks_for_no_clock_does_not() {
-        assert_eq!(most_in_a_step(&plan_of([900; 4])), 0);
-        assert_eq!(most_in_a_step(&plan_of([1400, 900, 900, 900])), 2);
+        assert_eq!(plan_of([900; 4]).most_clock_changes(), 0);
+        assert_eq!(plan_of([1400, 900, 900, 900]).most_clock_changes(), 2);
         let mut plan = plan_of([1400, 900, 1400, 900]);
-        assert_eq!(most_in_a_step(&plan), 4);
+        assert_eq!(plan.most_clock_changes(), 4);
         plan.stages[0].instructions[1].instruction = Instruction::Load;
-        assert_eq!(most_in_a_step(&plan), 2);
+        assert_eq!(plan.most_clock_changes(), 2);
     }
 
     #[test]

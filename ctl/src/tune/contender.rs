@@ -3,7 +3,6 @@
 use pfo_planner::{Plan, Prediction};
 use pfo_protocol::TrialRun;
 
-use super::changes;
 use crate::failure::Failure;
 use crate::planning::plan_file::LabelledPlan;
 use crate::status::plan_text::power_limits;
@@ -28,7 +27,7 @@ impl Contender {
     /// take before it asks for clocks ahead, and sets those of waits.
     pub(super) fn settling_steps(&self) -> u32 {
         const TIMES_ARE_KNOWN: u32 = 4;
-        let changes = |plan: &Plan| !plan.waits.is_empty() || changes::most_in_a_step(plan) > 0;
+        let changes = |plan: &Plan| !plan.waits.is_empty() || plan.most_clock_changes() > 0;
         if self.plan.as_ref().is_some_and(changes) { TIMES_ARE_KNOWN } else { 0 }
     }
 

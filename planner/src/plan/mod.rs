@@ -118,6 +118,18 @@ impl Plan {
         self.stages.iter().map(|stage| stage.instructions.len()).sum()
     }
 
+    /// The changes of clocks in a step, on the stage that has most; it changes from the last instruction to
+    /// the first one of the next step, too. Instructions that ask for no clock make no difference.
+    #[must_use]
+    pub fn most_clock_changes(&self) -> usize {
+        let of_stage = |stage: &StagePlan| {
+            let clocks = || stage.instructions.iter().filter(|one| !one.instruction.is_fixed());
+            let next = clocks().cycle().skip(1);
+            clocks().zip(next).filter(|(one, next)| one.frequency_mhz != next.frequency_mhz).count()
+        };
+        self.stages.iter().map(of_stage).max().unwrap_or(0)
+    }
+
     /// The order in which its stages run its instructions.
     pub(crate) fn order(&self) -> Order {
         let units =

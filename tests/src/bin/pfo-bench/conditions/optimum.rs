@@ -14,8 +14,8 @@ use nvidia_ml::units::{Mhz, Milliwatts};
 use nvidia_ml::work::built_in;
 use nvidia_ml::work::table::{Kind, StageWork};
 use pfo_planner::{
-    ClockPer, Delays, Due, Frontier, LatencyByClock, Options, Pipeline, Plan, PowerByClock,
-    Profile, Schedule, Settings, Spread, StagePlan, Watts, at_highest_clocks, replay,
+    ClockPer, Delays, Due, Frontier, LatencyByClock, Options, Pipeline, PowerByClock, Profile,
+    Schedule, Settings, Spread, Watts, at_highest_clocks, replay,
 };
 use pfo_tests::STAGES;
 
@@ -178,7 +178,7 @@ fn best_saving(
             plans.push(frontier.plan(place)?);
         }
         let most_changes = changes_per_second * default.iteration_time_s;
-        for plan in plans.iter().filter(|plan| most_changes_of(plan) as f64 <= most_changes) {
+        for plan in plans.iter().filter(|plan| plan.most_clock_changes() as f64 <= most_changes) {
             let replayed = replay(profile, plan, waiting)?;
             if replayed.iteration_time_s <= limit_s * (1.0 + 1e-9) {
                 let saving = 1.0 - replayed.iteration_energy_j / default.iteration_energy_j;
@@ -187,14 +187,4 @@ fn best_saving(
         }
     }
     Ok(best)
-}
-
-/// The changes of clocks in a step, on the stage that has most.
-fn most_changes_of(plan: &Plan) -> usize {
-    let of_stage = |stage: &StagePlan| {
-        let clocks = || stage.instructions.iter().map(|planned| planned.frequency_mhz);
-        let next = clocks().cycle().skip(1);
-        clocks().zip(next).filter(|(one, next)| one != next).count()
-    };
-    plan.stages.iter().map(of_stage).max().unwrap_or(0)
 }

@@ -5,6 +5,7 @@ mod pfoctl;
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -168,4 +169,38 @@ fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
     assert!(ran.stdout.contains("plan_00001.json"), "{ran:?}");
     let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
     assert_eq!(csv.lines().count(), 3, "{csv}");
+}
+
+/// A counter that is read too late so many times in a row, in the second of four trials.
+fn late_for(times: u32) -> (Ran, Bench, u32) {
+    let bench = Bench::new();
+    bench.frontier("frontier", 40);
+    let trials = Arc::new(AtomicU32::new(0));
+    let asked = trials.clone();
+    let daemon = FakeDaemon::answering(move |request| {
+        let mut response = pfod(request);
+        if let Response::Trial(trial) = &mut response
+            && (1..=times).contains(&asked.fetch_add(1, Ordering::Relaxed))
+        {
+            trial.steps[3].energy_j = None;
+        }
+        response
+    });
+    let ran = Ran::of(&mut sweep(&daemon, &bench, &["--plans", "3"]));
+    (ran, bench, trials.load(Ordering::Relaxed))
+}
+
+#[test]
+fn a_counter_that_is_read_late_twice_costs_two_trials_and_nothing_else() {
+    let (ran, bench, trials) = late_for(2);
+    assert_eq!((ran.code, trials), (Some(0), 6), "{ran:?}");
+    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+}
+
+#[test]
+fn a_counter_that_is_never_read_in_time_ends_a_sweep() {
+    let (ran, _bench, trials) = late_for(u32::MAX);
+    assert_eq!((ran.code, trials), (Some(1), 4), "{ran:?}");
+    assert!(ran.stderr.contains("the energy of the steps of job j is not known"), "{ran:?}");
 }

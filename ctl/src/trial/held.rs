@@ -3,7 +3,7 @@
 
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobName, PlanStatus, Rank, RecordedTrial, SamplePage, TrialLength,
-    TrialRun,
+    TrialResult, TrialRun,
 };
 
 use super::TrialError;
@@ -17,6 +17,10 @@ use crate::exit::Exit;
 use crate::explained::Explained;
 use crate::progress::Progress;
 use crate::status::quantity::span;
+
+/// How often a trial is repeated because the energy of a step is not known. A node that was away, or a
+/// busy one, reads a counter late now and then; a GPU without a counter never has one.
+const ENERGY_REPEATS: u32 = 2;
 
 /// A job whose clocks are this connection's to change.
 pub(crate) struct Held<'a, D> {
@@ -63,21 +67,28 @@ impl<'a, D: Measuring> Held<'a, D> {
         self.step_s.map(|step_s| format!("about {}", span(step_s * steps as f64)))
     }
 
-    /// Runs one trial. If the daemon restarts meanwhile it begins again when the job is back.
+    /// Runs one trial. It begins again when the job is back if the daemon restarts meanwhile, and a few
+    /// times if a counter was not read in time.
     pub(crate) fn trial(&mut self, run: &TrialRun, length: TrialLength) -> Result<D::Trial, Error> {
-        self.until_done(|held| {
+        let attempt = |held: &mut Self| {
             held.try_trial(D::trial_request(held.job.selector(), run.clone(), length))
-        })
+        };
+        self.until_done(attempt, D::windows)
     }
 
     fn until_done<T>(
         &mut self,
         mut attempt: impl FnMut(&mut Self) -> Result<T, Error>,
+        windows: impl Fn(&T) -> &TrialResult,
     ) -> Result<T, Error> {
-        let mut trouble = Trouble::default();
+        let (mut trouble, mut repeats) = (Trouble::default(), 0);
         loop {
             let tried = attempt(self);
             let error = match self.interrupt.or(self.job.name(), tried) {
+                Ok(done) if repeats < ENERGY_REPEATS && lacks_energy(windows(&done)) => {
+                    repeats += 1;
+                    continue;
+                }
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
@@ -140,11 +151,12 @@ impl Held<'_, Agent> {
         run: &TrialRun,
         length: TrialLength,
     ) -> Result<(RecordedTrial, Vec<SamplePage>), Error> {
-        let (trial, pages) = self.until_done(|held| {
+        let attempt = |held: &mut Self| {
             let (job, run) = (held.job.selector(), run.clone());
             let request = AgentRequest::Record { job, run, length, samples: true };
             Ok((held.try_trial(request)?, held.samples()?))
-        })?;
+        };
+        let (trial, pages) = self.until_done(attempt, |(trial, _)| Agent::windows(trial))?;
         for of_rank in pages.chunk_by(|page, next| page.rank == next.rank) {
             if let Some(SamplePage { rank, dropped: dropped @ 1.., .. }) = of_rank.first() {
                 self.progress.tell(&format!(
@@ -167,4 +179,8 @@ impl Held<'_, Agent> {
             }
         }
     }
+}
+
+fn lacks_energy(trial: &TrialResult) -> bool {
+    trial.steps.iter().any(|step| step.energy_j.is_none())
 }

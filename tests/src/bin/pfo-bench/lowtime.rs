@@ -81,7 +81,7 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         &excesses,
     );
     report.note(WHY_MORE);
-    untils.extend(until::others(&bench, extent)?);
+    untils.extend(until::others(&bench, extent, report)?);
     report.table("lowtime_until", until::TITLE, &until::COLUMNS, &untils);
     for reproduction in reproductions {
         report.note(&reproduction);

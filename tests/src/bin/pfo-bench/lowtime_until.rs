@@ -8,7 +8,7 @@ use crate::bench_profile::BenchProfile;
 use crate::deadlines;
 use crate::extent::Extent;
 use crate::lowtime_run::LowtimeRun;
-use crate::report::{Cell, Column};
+use crate::report::{Cell, Column, Report};
 
 pub(crate) const TITLE: &str = "Energy of lowtime's best plan over ours at deadlines from the fastest to 1.6 times \
      that, both with the\nwait until then";
@@ -46,7 +46,7 @@ const CASES: [Case; 4] = [
         is_stepped: false,
         schedule: Schedule::OneForwardOneBackward,
         microbatches: 96,
-        unit_time_s: 0.01,
+        unit_time_s: 0.005,
     },
     Case {
         is_stepped: true,
@@ -56,8 +56,12 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Runs both on other steps; none in a short run.
-pub(crate) fn others(bench: &BenchProfile, extent: Extent) -> Result<Vec<Vec<Cell>>> {
+/// Runs both on other steps; none in a short run. What lowtime cannot plan is noted.
+pub(crate) fn others(
+    bench: &BenchProfile,
+    extent: Extent,
+    report: &mut Report,
+) -> Result<Vec<Vec<Cell>>> {
     let stepped = bench.stepped();
     let mut rows = Vec::new();
     for case in &CASES[..extent.of(CASES.len(), 0)] {
@@ -67,7 +71,17 @@ pub(crate) fn others(bench: &BenchProfile, extent: Extent) -> Result<Vec<Vec<Cel
             (true, None) => continue,
         };
         let pipeline = Pipeline::new(&bench.profile, case.schedule, case.microbatches)?;
-        let lowtime = LowtimeRun::new(bench, &pipeline, Filter::Effective, case.unit_time_s)?;
+        let lowtime = match LowtimeRun::new(bench, &pipeline, Filter::Effective, case.unit_time_s) {
+            Ok(lowtime) => lowtime,
+            Err(error) => {
+                let (schedule, microbatches) = (case.schedule, case.microbatches);
+                report.note(&format!(
+                    "lowtime cannot plan {}, {schedule} x {microbatches}: {error}",
+                    bench.name
+                ));
+                continue;
+            }
+        };
         let frontier = Frontier::optimize(&pipeline, bench.p2p_power, Options::default(), &|_| {})?;
         rows.push(row(&lowtime, &frontier, bench, case.unit_time_s, extent)?);
     }

@@ -13,7 +13,7 @@ WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 WAITING := env RUST_TEST_THREADS=4
 .PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test test-python \
 	test-frameworks test-frameworks-matrix wheel wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel \
-	reference repository reproducible lint-packages test-packages test-booted fuzz soak schedules lint bench bench-short \
+	reference repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules lint bench bench-short \
 	audit clean
 
 help: ## List the targets
@@ -181,6 +181,10 @@ test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	scripts/check-wheel
 	cargo build --workspace --all-targets
 	$(WITH_SIGNALS) cargo test -p pfo-tests --test 'booted*' -- --ignored
+
+test-measured: setup ## Test what `tune` saves over four nodes, on a machine that does nothing else (takes minutes)
+	cargo build --workspace --all-targets
+	$(WITH_SIGNALS) $(WAITING) cargo test --workspace --test fleet -- --ignored --test-threads=1
 
 soak: ## Kill at random, PFO_SOAK_ROUNDS (2000) times, in a booted Debian, as root (takes hours)
 	@scripts/setup --booted

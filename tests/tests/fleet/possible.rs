@@ -8,12 +8,6 @@ use super::staged::MICROBATCHES;
 
 pub(crate) const P2P_POWER: Watts = Watts(70.38);
 
-/// Whether nothing else keeps the processors, as `PFO_QUIET` says: otherwise steps take longer now and
-/// then, and `tune` may keep another plan.
-pub(crate) fn is_quiet() -> bool {
-    std::env::var_os("PFO_QUIET").is_some()
-}
-
 pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }

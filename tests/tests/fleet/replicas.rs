@@ -8,40 +8,33 @@ use pfo_tests::{Identity, Node, kept_plan, true_profile};
 
 use super::cluster::{JOB, NODES, PATIENCE, STAGES};
 use super::measured;
-use super::possible::{P2P_POWER, is_quiet, number, possible_saving};
+use super::possible::{P2P_POWER, number, possible_saving};
 use super::staged::{MICROBATCHES, TIME_SCALE};
 use super::swept::until_swept_within;
 use super::trained::{REPLICAS, Trained};
 
+/// Sweeps a few clocks, and keeps a plan that saves whatever else the machine does.
+const SHORT: [&str; 6] = ["--max-slowdown", "50%", "--sweep-stride", "350", "--sweep-steps", "3"];
+
 #[test]
-fn replicas_over_four_nodes_save_what_is_possible_and_are_measured_as_a_job_of_one_node() {
-    const MAX_SLOWDOWN: f64 = 0.04;
+fn replicas_over_four_nodes_are_tuned_and_measured_as_a_job_of_one_node() {
     let Some(mut trained) = Trained::over_nodes() else { return };
-    let csv = true_profile(TIME_SCALE);
-    let file = trained.nodes[1].plan_file("profile.csv", csv.as_bytes());
-    let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
-    let given = ["--profile", &file, "--microbatches", &microbatches, "--p2p-power", &power];
     let plans = trained.nodes[1].directory().join("plans");
     std::fs::create_dir(&plans).unwrap();
     let plan = plans.join("kept.json").display().to_string();
     let plans = plans.display().to_string();
-    let kept_within = ["--max-slowdown", "4%", "--output", &plan];
-    let report = trained.tune(1, &[&given[..], &kept_within].concat());
-    let kept = kept_plan(&report);
-    assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
-    let possible = possible_saving(&csv, REPLICAS, &report);
-    let saving = &kept["saving"];
-    // On a busy machine clocks come late, and save less.
-    assert!(number(&saving["low"]) > 0.0, "{report}");
-    assert!(number(&saving["low"]) < possible + 0.01, "not {possible}: {report}");
-    assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
+    let report = trained.tune(1, &[&SHORT[..], &["--output", &plan]].concat());
+    assert_eq!(report["profile_origin"], "measured", "{report}");
+    assert!(number(&kept_plan(&report)["saving"]["low"]) > 0.0, "{report}");
+    assert_replicas_shared_the_clocks(&profile_rows(&trained.nodes[1]));
     trained.assert_all_run(&report["kept"]["label"]);
     // Nothing but what is asked for below changes the job.
     let off = trained.nodes[2].pfoctl(&Identity::own(), &["plan", "guard", JOB, "--off"]);
     assert_eq!(off.code, Some(0), "{off:?}");
     trained.assert_all_run(&report["kept"]["label"]);
     measured::p2p_power(&trained, P2P_POWER.0);
-    measured::calibration_is_refused(&trained, &file);
+    let profile = trained.nodes[0].plan_file("profile.csv", true_profile(TIME_SCALE).as_bytes());
+    measured::calibration_is_refused(&trained, &profile);
     sweep_while_a_node_leaves(&mut trained);
     measured::samples(&trained);
     measured::perseus(&trained, &plans);
@@ -84,30 +77,6 @@ fn profile_rows(node: &Node) -> Vec<Vec<String>> {
     csv.lines().skip(1).map(fields).collect()
 }
 
-#[test]
-fn replicas_over_four_nodes_save_as_much_as_on_one_tuned_with_one_command() {
-    let Some(trained) = Trained::over_nodes() else { return };
-    let tune = |node: usize| {
-        move |trained: &Trained| {
-            let short = ["--max-slowdown", "50%", "--sweep-stride", "350", "--sweep-steps", "3"];
-            let report = trained.tune(node, &short);
-            assert_eq!(report["profile_origin"], "measured", "{report}");
-            let power_w = number(&report["p2p_power"]["watts"]);
-            assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{report}");
-            assert!(number(&kept_plan(&report)["saving"]["low"]) > 0.0, "{report}");
-            assert_replicas_shared_the_clocks(&profile_rows(&trained.nodes[node]));
-            report
-        }
-    };
-    let (over_nodes, report) = trained.saved_by(tune(3));
-    let (on_one, other) = Trained::on_one_node().saved_by(tune(0));
-    let apart = if is_quiet() { 0.005 } else { 0.06 };
-    assert!(
-        (over_nodes - on_one).abs() <= apart,
-        "{over_nodes} saved over nodes, {on_one} on one: {report}, {other}"
-    );
-}
-
 /// All replicas have measured the first clock, and another one for each of them came next.
 fn assert_replicas_shared_the_clocks(rows: &[Vec<String>]) {
     let has = |stage: u32| rows.iter().any(|row| row[0] == stage.to_string());
@@ -121,4 +90,35 @@ fn assert_replicas_shared_the_clocks(rows: &[Vec<String>]) {
     let of_each: Vec<_> = clocks.iter().map(replicas).collect();
     assert_eq!(of_each[0].len(), REPLICAS, "{rows:?}");
     assert!(of_each[1].len() == 1 && of_each[1] != of_each[2], "{rows:?}");
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn replicas_over_four_nodes_save_what_is_possible_and_as_much_as_on_one() {
+    const MAX_SLOWDOWN: f64 = 0.04;
+    let Some(trained) = Trained::over_nodes() else { return };
+    let csv = true_profile(TIME_SCALE);
+    let tune = |node: usize| {
+        let csv = &csv;
+        move |trained: &Trained| {
+            let file = trained.nodes[node].plan_file("profile.csv", csv.as_bytes());
+            let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
+            let given = ["--profile", &file, "--microbatches", &microbatches];
+            let within = ["--p2p-power", &power, "--max-slowdown", "4%"];
+            let report = trained.tune(node, &[given, within].concat());
+            let kept = kept_plan(&report);
+            assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
+            let possible = possible_saving(csv, REPLICAS, &report);
+            assert!(number(&kept["saving"]["low"]) > 0.0, "{report}");
+            assert!(number(&kept["saving"]["low"]) < possible + 0.01, "not {possible}: {report}");
+            assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
+            report
+        }
+    };
+    let (over_nodes, report) = trained.saved_by(tune(3));
+    let (on_one, other) = Trained::on_one_node().saved_by(tune(0));
+    assert!(
+        (over_nodes - on_one).abs() <= 0.005,
+        "{over_nodes} saved over nodes, {on_one} on one: {report}, {other}"
+    );
 }

@@ -3,10 +3,11 @@
 use pfo_tests::{Identity, Setup, kept_plan, true_profile};
 
 use super::cluster::{JOB, STAGES};
-use super::possible::{P2P_POWER, is_quiet, number, possible_saving};
+use super::possible::{P2P_POWER, number, possible_saving};
 use super::staged::{MICROBATCHES, Staged, TIME_SCALE};
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn a_job_over_four_nodes_saves_what_is_possible_within_the_slowdown_asked_for() {
     const MAX_SLOWDOWN: f64 = 0.04;
     let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
@@ -19,12 +20,9 @@ fn a_job_over_four_nodes_saves_what_is_possible_within_the_slowdown_asked_for() 
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
     let possible = possible_saving(&csv, 1, &report);
     let saving = &kept["saving"];
-    if is_quiet() {
-        assert!(number(&saving["high"]) > possible - 0.01, "not {possible}: {report}");
-        assert!(number(&saving["low"]) < possible + 0.01, "not {possible}: {report}");
-    }
-    let apart = if is_quiet() { 0.03 } else { 0.06 };
-    assert!((number(&saving["estimate"]) - possible).abs() < apart, "not {possible}: {report}");
+    assert!(number(&saving["high"]) > possible - 0.01, "not {possible}: {report}");
+    assert!(number(&saving["low"]) < possible + 0.01, "not {possible}: {report}");
+    assert!((number(&saving["estimate"]) - possible).abs() < 0.03, "not {possible}: {report}");
     assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
     staged.assert_all_run(report["kept"]["label"].as_str().unwrap());
     staged.training.stop();

@@ -18,8 +18,8 @@ use crate::explained::Explained;
 use crate::progress::Progress;
 use crate::status::quantity::span;
 
-/// How often a trial is repeated because the energy of a step is not known. A node that was away, or a
-/// busy one, reads a counter late now and then; a GPU without a counter never has one.
+/// How often a trial is repeated because the energy of a step is not known: a node that was away, or a
+/// busy one, reads a counter late now and then.
 const ENERGY_REPEATS: u32 = 2;
 
 /// A job whose clocks are this connection's to change.
@@ -181,6 +181,8 @@ impl Held<'_, Agent> {
     }
 }
 
+/// Whether the energy of a step is not known although there are counters.
 fn lacks_energy(trial: &TrialResult) -> bool {
-    trial.steps.iter().any(|step| step.energy_j.is_none())
+    let has_counters = trial.ranks.iter().any(|rank| rank.energy_j.is_some());
+    has_counters && trial.steps.iter().any(|step| step.energy_j.is_none())
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::budget::Budget;
 use crate::calibrate::Gpu;
@@ -15,6 +15,7 @@ use crate::fleet::Fleet;
 use crate::generate::Generate;
 use crate::gpus::Gpus;
 use crate::grant::{Grant, RevokeGrant};
+use crate::help::with_tables;
 use crate::lease::Lease;
 use crate::maintenance::{Drain, Driver, undrain};
 use crate::output::Output;
@@ -122,6 +123,12 @@ fn after_help() -> String {
 }
 
 impl Cli {
+    /// The arguments of this process; ends it where they are wrong or help was asked for.
+    pub(crate) fn from_arguments() -> Self {
+        let matches = with_tables(Self::command()).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let daemons = Daemons::from_environment(self.socket, self.agent_socket);
         match self.command {
@@ -156,7 +163,7 @@ impl Cli {
             Command::Gpu(gpu) => gpu.run(&daemons, output),
             Command::Budget(budget) => budget.run(&daemons, output),
             Command::Fleet(fleet) => fleet.run(&daemons, output),
-            Command::Generate(generate) => Ok(generate.run(Self::command())?),
+            Command::Generate(generate) => Ok(generate.run(with_tables(Self::command()))?),
         }
     }
 }

@@ -19,6 +19,7 @@ mod fleet;
 mod generate;
 mod gpus;
 mod grant;
+mod help;
 mod lease;
 mod maintenance;
 mod memory_lock;
@@ -51,15 +52,13 @@ mod waiting;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::explained::Explained;
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::from_arguments();
     match cli.run(&mut Output::stdout()) {
         Ok(()) => Exit::Done,
         Err(error) => {

@@ -1,6 +1,8 @@
 //! Man pages and shell completions, written from the command line's own declaration so that they
 //! cannot differ from it. For packaging; hidden from people.
 
+mod pages;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Command, Subcommand};
@@ -52,7 +54,7 @@ impl Generate {
     fn write(&self, mut command: Command, directory: &Path) -> Result<(), std::io::Error> {
         std::fs::create_dir_all(directory)?;
         match self {
-            Self::Man { .. } => clap_mangen::generate_to(command, directory),
+            Self::Man { .. } => pages::write(command, directory),
             Self::Completions { .. } => {
                 for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
                     clap_complete::generate_to(shell, &mut command, "pfoctl", directory)?;

@@ -67,6 +67,14 @@ impl Participant {
         own.is_some_and(|member| member.measures)
     }
 
+    /// How often a wish was tried with too little time for all nodes. To end trials that nobody runs any
+    /// more, every swap since then was an attempt, whichever node made it.
+    pub(super) fn attempts(shared: &Shared, wish: &Wish) -> u32 {
+        let trial = shared.committed().next().filter(|_| wish.purpose == Purpose::Abandoned);
+        let since = trial.map_or(0, |(number, _)| shared.newest().saturating_sub(number));
+        wish.attempts.max(since.min(MOST_DOUBLINGS) as u32)
+    }
+
     /// Wishes for default clocks, or for what was compared with them, where nobody runs the trials any
     /// more: any node may, and who asked for them first. Without all of its nodes, the job runs on as it
     /// does.
@@ -85,13 +93,9 @@ impl Participant {
         let is_free = self.wish.is_none() && shared.undecided().is_none();
         if is_turn && is_free && completeness(&shared.members).is_ok() {
             let by_uid = proposal.by_uid;
-            // Each swap since the trial was an attempt in which the nodes had too little time.
-            let attempts = shared.newest().saturating_sub(number).min(MOST_DOUBLINGS) as u32;
             let terms = Terms { after: Some(number), ..Terms::default() };
             let run = after_abandoned(proposal);
-            let mut wish = Wish::new(run, by_uid, Purpose::Abandoned, terms);
-            wish.attempts = attempts;
-            self.wish = Some(wish);
+            self.wish = Some(Wish::new(run, by_uid, Purpose::Abandoned, terms));
             self.stale = true;
         }
     }

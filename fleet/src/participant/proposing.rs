@@ -220,10 +220,11 @@ impl Participant {
     /// How long the members have to arm a proposal. Trials of one node that follow each other are as far
     /// ahead as the one before has shown to be enough.
     fn lead_ms(&self, shared: &Shared, wish: &Wish) -> u64 {
-        let full_ms = self.settings.lead_ms.saturating_mul(1 << wish.attempts.min(8));
+        let attempts = Self::attempts(shared, wish);
+        let full_ms = self.settings.lead_ms.saturating_mul(1 << attempts.min(8));
         let is_own = |proposal: &Proposal| proposal.trial.is_some() && proposal.by_node == self.me;
         let follows = shared.committed().next().is_some_and(|(_, newest)| is_own(newest));
-        let is_short = follows && wish.is_trial() && wish.attempts == 0;
+        let is_short = follows && wish.is_trial() && attempts == 0;
         let agreed_ms = self.agreed_ms.filter(|_| is_short);
         let enough = |ms: u64| ms.saturating_add(UNNOTICED_MS).saturating_mul(AGREEMENTS);
         agreed_ms.map_or(full_ms, |ms| enough(ms).min(full_ms))

@@ -68,7 +68,9 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         AgentRequest::JobBegins { .. } => Action::ChangePlan(None),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
         AgentRequest::FleetCheck => Action::CheckFleet,
-        AgentRequest::BudgetSet(_) | AgentRequest::BudgetClear(_) => Action::SetBudget,
+        AgentRequest::BudgetSet(_)
+        | AgentRequest::BudgetClear(_)
+        | AgentRequest::BudgetPartition { .. } => Action::SetBudget,
         AgentRequest::BudgetTerms(terms) => needs_of_terms(&terms.scope),
     }
 }
@@ -76,8 +78,14 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
 /// A job of which no owner is named is one's own.
 fn needs_of_terms(scope: &BudgetScope) -> Action {
     match scope {
-        BudgetScope::Node | BudgetScope::Fleet => Action::SetBudget,
-        of_user => Action::SetBudgetTerms(of_user.uid()),
+        BudgetScope::Node
+        | BudgetScope::Fleet
+        | BudgetScope::Partition(_)
+        | BudgetScope::FleetPartition(_) => Action::SetBudget,
+        BudgetScope::User(_)
+        | BudgetScope::Job(_)
+        | BudgetScope::FleetUser(_)
+        | BudgetScope::FleetJob(_) => Action::SetBudgetTerms(scope.uid()),
     }
 }
 

@@ -52,7 +52,8 @@ pub use job::{JobSelector, JobView, RankView, RankWindow, SwapTarget, Swapped};
 pub use message::{ClientMessage, DaemonMessage};
 pub use pfo_vocabulary::{
     Chunk, DpRank, DriverUse, Gid, GpuName, GpuUuid, Instruction, JobName, Mhz, Microbatch,
-    Milliwatts, NameError, PciBusId, Pid, Rank, SessionId, Stage, ThrottledNs, TpRank, Uid, Unit,
+    Milliwatts, NameError, PartitionName, PciBusId, Pid, Rank, SessionId, Stage, ThrottledNs,
+    TpRank, Uid, Unit,
 };
 pub use range::OutOfRange;
 pub use request::{

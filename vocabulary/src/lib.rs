@@ -15,7 +15,7 @@ mod units;
 pub use driver_use::DriverUse;
 pub use id::{DpRank, Gid, Pid, Rank, SessionId, Stage, TpRank, Uid};
 pub use instruction::{Instruction, UnknownInstruction};
-pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
+pub use name::{GpuName, GpuUuid, JobName, NameError, PartitionName, PciBusId};
 pub use throttled::ThrottledNs;
 pub use unit::{Chunk, Microbatch, Unit};
 pub use units::{Mhz, Milliwatts, Watts};

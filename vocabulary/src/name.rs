@@ -99,6 +99,10 @@ name!(
     JobName, "job name", 128, "._:+,=@%/-"
 );
 name!(
+    /// The name of a partition of a scheduler.
+    PartitionName, "partition name", 128, "._:+,=@%/-"
+);
+name!(
     /// The UUID of a GPU as NVML gives it, such as `GPU-6f2c…`.
     GpuUuid, "GPU UUID", 80, "-"
 );

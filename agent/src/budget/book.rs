@@ -6,16 +6,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use pfo_fleet::Node;
-use pfo_protocol::{BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobName, JobSelector, Uid};
+use pfo_protocol::{
+    BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobName, JobSelector, PartitionName, Uid,
+};
 use pfo_service::{boot_id, read_versioned, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::known::{Ordered, Own};
+use crate::budget::partitions::{Partitioned, Partitions};
 use crate::job::JobKey;
 
 pub(super) const FORMAT: &str = "pfo-agent-budget/1";
 const FLEET_FORMAT: &str = "pfo-agent-budget-fleet/1";
 const SLOWED_FORMAT: &str = "pfo-agent-budget-jobs/1";
+const PARTITIONS_FORMAT: &str = "pfo-agent-budget-partitions/1";
 
 /// An order with who gave it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +74,14 @@ struct SlowedOnDisk {
     capped: Vec<GpuUuid>,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartitionsOnDisk {
+    format: String,
+    boot_id: String,
+    gpus: Vec<Partitioned>,
+}
+
 /// What was known of the budgets of the fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,22 +117,43 @@ pub(crate) struct BudgetFiles {
     orders: PathBuf,
     fleet: PathBuf,
     slowed: PathBuf,
+    partitions: PathBuf,
     boot_id: String,
 }
 
-/// The scopes that a job is in, the narrowest first. No node alone slows a job on several down.
-fn scopes(key: &JobKey, spans_nodes: bool) -> [BudgetScope; 6] {
-    let job = || JobSelector { job: key.name.clone(), uid: Some(key.uid) };
-    let node = [BudgetScope::Job(job()), BudgetScope::User(key.uid), BudgetScope::Node];
-    let fleet = [BudgetScope::FleetJob(job()), BudgetScope::FleetUser(key.uid), BudgetScope::Fleet];
-    let ([a, b, c], [d, e, f]) = (node, fleet);
-    if spans_nodes { [d, e, f, a, b, c] } else { [a, d, b, e, c, f] }
+/// What decides for which budget a job counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) key: &'a JobKey,
+    pub(super) partition: Option<&'a PartitionName>,
+    pub(super) spans_nodes: bool,
+}
+
+impl Place<'_> {
+    /// The scopes that the job is in, the narrowest first. No node alone slows a job on several down.
+    fn scopes(&self) -> Vec<BudgetScope> {
+        let (uid, job) = (self.key.uid, self.key.selector());
+        let partition =
+            |scope: fn(PartitionName) -> BudgetScope| self.partition.cloned().map(scope);
+        let pairs = [
+            (Some(BudgetScope::Job(job.clone())), Some(BudgetScope::FleetJob(job))),
+            (Some(BudgetScope::User(uid)), Some(BudgetScope::FleetUser(uid))),
+            (partition(BudgetScope::Partition), partition(BudgetScope::FleetPartition)),
+            (Some(BudgetScope::Node), Some(BudgetScope::Fleet)),
+        ];
+        let mut scopes: Vec<_> =
+            pairs.into_iter().flat_map(|(node, fleet)| [node, fleet]).flatten().collect();
+        if self.spans_nodes {
+            scopes.sort_by_key(|scope| !scope.is_of_fleet());
+        }
+        scopes
+    }
 }
 
 impl Book {
     /// The budget that a job counts for: that of the narrowest scope.
-    pub(super) fn scope_of(&self, key: &JobKey, spans_nodes: bool) -> Option<BudgetScope> {
-        scopes(key, spans_nodes).into_iter().find(|scope| self.orders.contains_key(scope))
+    pub(super) fn scope_of(&self, place: Place<'_>) -> Option<BudgetScope> {
+        place.scopes().into_iter().find(|scope| self.orders.contains_key(scope))
     }
 
     /// The scope of the only job of this name that something is set for, on the node or in the fleet.
@@ -138,8 +171,8 @@ impl Book {
     }
 
     /// The weight and the floor of a job, each as the narrowest scope has it that says one.
-    pub(super) fn terms_of(&self, key: &JobKey, spans_nodes: bool) -> (Option<f64>, Option<f64>) {
-        let scopes = scopes(key, spans_nodes);
+    pub(super) fn terms_of(&self, place: Place<'_>) -> (Option<f64>, Option<f64>) {
+        let scopes = place.scopes();
         let terms = || scopes.iter().filter_map(|scope| self.terms.get(scope));
         (terms().find_map(|terms| terms.weight), terms().find_map(|terms| terms.slowest))
     }
@@ -151,6 +184,7 @@ impl BudgetFiles {
             orders: state.join("budget").join("budget.json"),
             fleet: state.join("budget").join("fleet.json"),
             slowed: runtime.join("budget").join("jobs.json"),
+            partitions: runtime.join("budget").join("partitions.json"),
             boot_id: boot_id(),
         }
     }
@@ -218,6 +252,32 @@ impl BudgetFiles {
     }
 }
 
+impl BudgetFiles {
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn write_partitions(&self, partitions: &Partitions) -> io::Result<()> {
+        let content = PartitionsOnDisk {
+            format: PARTITIONS_FORMAT.into(),
+            boot_id: self.boot_id.clone(),
+            gpus: partitions.all(),
+        };
+        replace_in_own_directory(&self.partitions, &serde_json::to_vec(&content)?)
+    }
+
+    /// What schedulers have said since the boot.
+    pub(super) fn read_partitions(&self) -> Partitions {
+        match read_versioned::<PartitionsOnDisk>(&self.partitions, PARTITIONS_FORMAT) {
+            Ok(Some(content)) if content.boot_id == self.boot_id => Partitions::of(content.gpus),
+            Ok(_) => Partitions::default(),
+            Err(why) => {
+                let path = self.partitions.display();
+                tracing::warn!("{path} cannot be read, so jobs are in no partition: {why}");
+                Partitions::default()
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use pfo_protocol::BudgetLevel;
@@ -255,15 +315,47 @@ mod tests {
         book
     }
 
+    fn place(key: &JobKey) -> Place<'_> {
+        Place { key, partition: None, spans_nodes: false }
+    }
+
     #[test]
     fn the_narrowest_scope_has_its_say() {
         let book = book();
-        assert_eq!(book.scope_of(&key(5, "j"), false), Some(BudgetScope::User(Uid(5))));
-        assert_eq!(book.scope_of(&key(6, "j"), false), Some(BudgetScope::Node));
-        assert_eq!(Book::default().scope_of(&key(6, "j"), false), None);
-        assert_eq!(book.terms_of(&key(5, "j"), false), (Some(2.0), Some(1.1)));
-        assert_eq!(book.terms_of(&key(5, "k"), false), (Some(2.0), Some(1.5)));
-        assert_eq!(book.terms_of(&key(6, "j"), false), (None, Some(1.5)));
+        assert_eq!(book.scope_of(place(&key(5, "j"))), Some(BudgetScope::User(Uid(5))));
+        assert_eq!(book.scope_of(place(&key(6, "j"))), Some(BudgetScope::Node));
+        assert_eq!(Book::default().scope_of(place(&key(6, "j"))), None);
+        assert_eq!(book.terms_of(place(&key(5, "j"))), (Some(2.0), Some(1.1)));
+        assert_eq!(book.terms_of(place(&key(5, "k"))), (Some(2.0), Some(1.5)));
+        assert_eq!(book.terms_of(place(&key(6, "j"))), (None, Some(1.5)));
+    }
+
+    #[test]
+    fn a_partition_is_wider_than_a_user_and_narrower_than_the_node() {
+        let (j, k, big) = (key(5, "j"), key(6, "k"), "big".parse().unwrap());
+        let mut book = book();
+        let terms = |scope: BudgetScope, weight| {
+            (scope.clone(), BudgetTerms { scope, weight: Some(weight), slowest: None })
+        };
+        book.terms.extend([
+            terms(BudgetScope::FleetPartition("big".parse().unwrap()), 3.0),
+            terms(BudgetScope::Partition("other".parse().unwrap()), 7.0),
+        ]);
+        let of_partition = BudgetScope::Partition("big".parse().unwrap());
+        book.orders.insert(of_partition.clone(), kept(of_partition.clone()));
+        let is_in = |key| Place { key, partition: Some(&big), spans_nodes: false };
+        assert_eq!(book.scope_of(is_in(&j)), Some(BudgetScope::User(Uid(5))));
+        assert_eq!(book.scope_of(is_in(&k)), Some(of_partition));
+        assert_eq!(book.scope_of(place(&k)), Some(BudgetScope::Node));
+        assert_eq!(book.terms_of(is_in(&j)), (Some(2.0), Some(1.1)));
+        assert_eq!(book.terms_of(is_in(&k)), (Some(3.0), Some(1.5)));
+        let fleet = BudgetScope::Fleet;
+        book.orders.insert(fleet.clone(), kept(fleet.clone()));
+        let over_nodes = |key| Place { spans_nodes: true, ..is_in(key) };
+        assert_eq!(book.scope_of(over_nodes(&k)), Some(fleet));
+        let of_partition = BudgetScope::FleetPartition("big".parse().unwrap());
+        book.orders.insert(of_partition.clone(), kept(of_partition.clone()));
+        assert_eq!(book.scope_of(over_nodes(&k)), Some(of_partition));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use pfo_protocol::{
-    BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, JobName, Refusal, RefusalCode, Uid,
+    BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, GpuUuid, JobName, PartitionName, Refusal,
+    RefusalCode, Uid,
 };
 use pfo_service::{blocking, lock, unix_s};
 use tokio::sync::Notify;
@@ -15,6 +16,7 @@ use crate::budget::caps::Caps;
 use crate::budget::fleet::{Link, Makers};
 use crate::budget::known::Known;
 use crate::budget::level::Level;
+use crate::budget::partitions::Partitions;
 use crate::budget::report::{Shown, sees};
 use crate::fleet::Fleet;
 use crate::job::JobKey;
@@ -54,6 +56,7 @@ impl BudgetMeans {
 pub(crate) struct Budgets {
     pub(super) means: BudgetMeans,
     pub(super) book: Mutex<Book>,
+    pub(super) partitions: Mutex<Partitions>,
     /// What the fleet has agreed on, if the node is in one.
     pub(super) link: Option<Link>,
     pub(super) shown: Mutex<Shown>,
@@ -71,6 +74,7 @@ impl Budgets {
             means,
             link,
             book: Mutex::default(),
+            partitions: Mutex::default(),
             shown: Mutex::default(),
             left: Mutex::default(),
             bound: Mutex::default(),
@@ -84,6 +88,7 @@ impl Budgets {
             Ok(book) => *lock(&self.book) = book,
             Err(why) => tracing::error!("no power budget is in force: {why}"),
         }
+        *lock(&self.partitions) = self.means.files.read_partitions();
         if let Some(link) = &self.link {
             link.restore();
         }
@@ -170,6 +175,37 @@ impl Budgets {
             Ok(())
         })
         .await
+    }
+
+    /// Takes it from a scheduler in which partition a user's job on these GPUs is, or that it has ended.
+    ///
+    /// # Errors
+    /// If there are too many, or that cannot be kept.
+    pub(crate) async fn place(
+        self: &Arc<Self>,
+        uid: Uid,
+        gpus: Vec<GpuUuid>,
+        partition: Option<PartitionName>,
+    ) -> Result<(), Refusal> {
+        let budgets = Arc::clone(self);
+        let place = move || {
+            let mut partitions = lock(&budgets.partitions);
+            let mut changed = partitions.clone();
+            match partition {
+                Some(partition) => changed.begin(uid, gpus, &partition)?,
+                None => changed.end(uid, &gpus),
+            }
+            if *partitions == changed {
+                return Ok(());
+            }
+            let written = budgets.means.files.write_partitions(&changed);
+            written.map_err(|error| not_written("the partition", &error))?;
+            *partitions = changed;
+            Ok(())
+        };
+        blocking(place).await??;
+        self.changed.notify_one();
+        Ok(())
     }
 
     /// The terms of a scope.

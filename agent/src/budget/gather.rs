@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use pfo_budget::{Curve, Point, Steering};
 use pfo_protocol::{
-    BudgetScope, BudgetSteering, GpuStatus, GpuUuid, JobStatus, JobView, RankPosition,
+    BudgetScope, BudgetSteering, GpuStatus, GpuUuid, JobStatus, JobView, PartitionName,
+    RankPosition,
 };
 
-use crate::budget::book::Book;
+use crate::budget::book::{Book, Place};
 use crate::budget::budgets::BudgetMeans;
 use crate::budget::caps::Caps;
 use crate::budget::decision::Gathered;
 use crate::budget::job_curve::{common_clocks, of_frontier, of_uniform_clocks};
 use crate::budget::known::{Known, OWN, Own, measured};
+use crate::budget::partitions::Partitions;
 use crate::fleet::spans_nodes;
 use crate::job::JobKey;
 use crate::pfod::PfodError;
@@ -37,6 +39,7 @@ pub(super) struct Node {
 /// A job that counts for a budget.
 pub(super) struct Member {
     pub(super) key: JobKey,
+    pub(super) partition: Option<PartitionName>,
     pub(super) scope: BudgetScope,
     pub(super) weight: f64,
     /// Whether this node knows what it runs.
@@ -91,7 +94,7 @@ impl Node {
 /// Looks at every job that counts for a budget, or did.
 pub(super) async fn gather(
     means: &BudgetMeans,
-    book: &Book,
+    (book, partitions): (&Book, &Partitions),
     node: &Node,
     known: &mut BTreeMap<JobKey, Known>,
     caps: &Caps,
@@ -101,8 +104,10 @@ pub(super) async fn gather(
     for job in node.jobs.iter().filter(|job| !job.ranks.is_empty()) {
         let key = JobKey::of(job);
         let spans_nodes = spans_nodes(job);
-        let Some(scope) = book.scope_of(&key, spans_nodes) else { continue };
-        let (weight, slowest) = book.terms_of(&key, spans_nodes);
+        let partition = partitions.of_job(job).cloned();
+        let place = Place { key: &key, partition: partition.as_ref(), spans_nodes };
+        let Some(scope) = book.scope_of(place) else { continue };
+        let (weight, slowest) = book.terms_of(place);
         let is_emergency = book.orders.get(&scope).is_some_and(|kept| kept.order.emergency);
         let of_job = known.entry(key.clone()).or_default();
         let whole = makers.as_ref().filter(|_| spans_nodes && scope.is_of_fleet());
@@ -142,6 +147,7 @@ pub(super) async fn gather(
             gpus,
             is_limited,
             key,
+            partition,
             scope,
             slowest,
             steering,

@@ -17,6 +17,7 @@ mod gather;
 mod job_curve;
 mod known;
 mod level;
+mod partitions;
 mod report;
 mod runner;
 mod witness;

@@ -57,6 +57,7 @@ pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> Budg
     BudgetedJob {
         job: member.key.name.clone(),
         uid: member.key.uid,
+        partition: member.partition.clone(),
         scope: member.scope.clone(),
         steering,
         weight: member.weight,

@@ -109,7 +109,9 @@ impl Budgets {
             known.gone_s = if is_gone(key) { known.gone_s + elapsed_s } else { 0.0 };
             known.gone_s == 0.0 || known.is_slowed() && known.gone_s < FORGET_AFTER_S
         });
-        let members = gather(&self.means, book, &node, &mut kept.known, &kept.caps).await;
+        let partitions = lock(&self.partitions).clone();
+        let ordered = (book, &partitions);
+        let members = gather(&self.means, ordered, &node, &mut kept.known, &kept.caps).await;
         self.follow(book, &mut kept.controllers).await;
         let (mut shown, (mut changes, mut caps)) = (Shown::default(), Taken::default());
         if let Some(link) = &self.link {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pfo_protocol::{
-    AgentResponse, BudgetLevel, BudgetOrder, BudgetScope, BudgetTerms, JobSelector, JobView,
-    Refusal, RefusalCode,
+    AgentResponse, BudgetLevel, BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobSelector,
+    JobView, PartitionName, Refusal, RefusalCode, Uid,
 };
 
 use crate::authority::Permit;
@@ -24,6 +24,8 @@ fn named(scope: &BudgetScope) -> String {
             let whose = uid.map_or(String::new(), |uid| format!(" of user {uid}"));
             format!("job {job}{whose} in the fleet")
         }
+        BudgetScope::Partition(name) => format!("partition {name}"),
+        BudgetScope::FleetPartition(name) => format!("partition {name} in the fleet"),
     }
 }
 
@@ -77,6 +79,25 @@ impl Services {
             pid = pid.0,
             "user {uid} set the terms of power budgets for {of}: {said}"
         );
+        Ok(self.budget_report(permit))
+    }
+
+    pub(super) async fn place(
+        &self,
+        permit: &Permit,
+        of: Uid,
+        gpus: Vec<GpuUuid>,
+        partition: Option<PartitionName>,
+    ) -> Served {
+        let named: Vec<&str> = gpus.iter().map(GpuUuid::as_str).collect();
+        let named = named.join(", ");
+        let said = match &partition {
+            Some(partition) => format!("is in partition {partition} with {named}"),
+            None => format!("is in no partition any more with {named}"),
+        };
+        self.budgets.place(of, gpus, partition).await?;
+        let (uid, pid) = (permit.uid(), permit.pid());
+        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} says that user {of} {said}");
         Ok(self.budget_report(permit))
     }
 

@@ -139,6 +139,9 @@ impl Services {
             AgentRequest::BudgetSet(order) => self.set_budget(permit, order).await,
             AgentRequest::BudgetClear(scope) => self.clear_budget(permit, scope).await,
             AgentRequest::BudgetTerms(terms) => self.set_budget_terms(permit, terms).await,
+            AgentRequest::BudgetPartition { uid, gpus, partition } => {
+                self.place(permit, uid, gpus, partition).await
+            }
             AgentRequest::OrderRead(job) => self.read_order(permit, &job).await,
             AgentRequest::FirstPlanLoad { .. }
             | AgentRequest::FirstPlanDrop(_)

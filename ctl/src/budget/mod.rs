@@ -6,11 +6,11 @@ mod view;
 use clap::{ArgGroup, Args, Subcommand};
 use pfo_protocol::{
     AgentRequest, AgentResponse, BudgetLevel, BudgetOrder, BudgetReport, BudgetTerms, BudgetedJob,
-    Uid,
+    PartitionName, Uid,
 };
 
 use self::scope::Scope;
-use crate::arguments::{JobArguments, NoSuchJob, Slowdown};
+use crate::arguments::{GpuArgument, JobArguments, NoSuchJob, Slowdown};
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::Output;
@@ -27,13 +27,14 @@ pub(crate) enum Budget {
     Status(Status),
     Explain(Explain),
     Clear(Clear),
+    Partition(Partition),
 }
 
 /// Set what jobs may draw together
 ///
 /// Everything counts that the GPUs of the node draw, and `site_w_per_gpu` of agent.toml for each; with
 /// `--for fleet`, those of all nodes. A job counts for the budget of the narrowest scope: its own, that of
-/// its user, that of the node, or that of the fleet; a job over several nodes for one of the fleet first. The
+/// its user, of its partition, of the node, or of the fleet; a job over several nodes for one of the fleet first. The
 /// budget outlives restarts of pfo-agent and of the node. For administrators.
 #[derive(Args)]
 #[command(group(ArgGroup::new("level").required(true).args(["power", "from"])))]
@@ -124,10 +125,38 @@ pub(crate) struct Clear {
     json: bool,
 }
 
+/// Say in which partition of a scheduler a job is, or that it has ended
+///
+/// The prolog of the scheduler says it of the job's GPUs on each node, and the epilog that it has ended. A
+/// job is in a partition if all of its GPUs are, as GPUs of its user. What was said outlives restarts of
+/// pfo-agent, not of the node. For administrators.
+#[derive(Args)]
+pub(crate) struct Partition {
+    /// The partition
+    #[arg(required_unless_present = "end")]
+    name: Option<PartitionName>,
+
+    /// The job has ended. What was said of these GPUs for another user stays
+    #[arg(long, conflicts_with = "name")]
+    end: bool,
+
+    /// The user whose job it is, by name or number
+    #[arg(long, value_name = "USER", value_parser = user::parse)]
+    uid: Uid,
+
+    /// A GPU of the job, by index, UUID or PCI bus id; may be given several times
+    #[arg(long, value_name = "GPU", required = true)]
+    gpu: Vec<GpuArgument>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Args)]
 struct ScopeArguments {
-    /// Which jobs: `node`, `user:NAME` or `job:NAME` on this node; `fleet`, `fleet/user:NAME` or
-    /// `fleet/job:NAME` on all nodes of the fleet
+    /// Which jobs: `node`, `partition:NAME`, `user:NAME` or `job:NAME` on this node; `fleet`,
+    /// `fleet/partition:NAME`, `fleet/user:NAME` or `fleet/job:NAME` on all nodes of the fleet
     #[arg(long = "for", value_name = "SELECTOR", default_value = "node")]
     scope: Scope,
 
@@ -149,6 +178,7 @@ impl Budget {
             Self::Terms(terms) => (AgentRequest::BudgetTerms(terms.terms()), terms.json),
             Self::Clear(clear) => (AgentRequest::BudgetClear(clear.scope.scope()), clear.json),
             Self::Status(status) => (AgentRequest::Budget, status.json),
+            Self::Partition(partition) => (partition.request(daemons)?, partition.json),
             Self::Explain(explain) => return explain.run(daemons, output),
         };
         let report = ask(daemons, request)?;
@@ -183,6 +213,14 @@ impl Set {
 fn absolute(path: &str) -> Result<String, String> {
     let absolute = std::path::absolute(path).map_err(|error| error.to_string())?;
     absolute.into_os_string().into_string().map_err(|_| "it is no text".to_owned())
+}
+
+impl Partition {
+    fn request(&self, daemons: &Daemons) -> Result<AgentRequest, Error> {
+        let mut pfod = daemons.pfod()?;
+        let gpus = self.gpu.iter().map(|gpu| gpu.uuid(&mut pfod)).collect::<Result<_, _>>()?;
+        Ok(AgentRequest::BudgetPartition { uid: self.uid, gpus, partition: self.name.clone() })
+    }
 }
 
 impl Terms {

@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-use pfo_protocol::{BudgetScope, JobName, JobSelector, Uid};
+use pfo_protocol::{BudgetScope, JobName, JobSelector, PartitionName, Uid};
 
 use crate::user;
 
-/// `node`, `user:NAME` or `job:NAME`; after `fleet/`, or for `fleet` itself, on all nodes.
+/// `node`, `partition:NAME`, `user:NAME` or `job:NAME`; after `fleet/`, or for `fleet` itself, on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Node,
@@ -15,6 +15,8 @@ pub(super) enum Scope {
     Fleet,
     FleetUser(Uid),
     FleetJob(JobName),
+    Partition(PartitionName),
+    FleetPartition(PartitionName),
 }
 
 impl Scope {
@@ -27,6 +29,8 @@ impl Scope {
             Self::Fleet => BudgetScope::Fleet,
             Self::FleetUser(uid) => BudgetScope::FleetUser(uid),
             Self::FleetJob(job) => BudgetScope::FleetJob(JobSelector { job, uid }),
+            Self::Partition(name) => BudgetScope::Partition(name),
+            Self::FleetPartition(name) => BudgetScope::FleetPartition(name),
         }
     }
 }
@@ -36,6 +40,7 @@ impl FromStr for Scope {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let job = |name: &str| name.parse().map_err(|error| format!("{error}"));
+        let partition = |name: &str| name.parse().map_err(|error| format!("{error}"));
         match text.split_once(':') {
             None if text == "node" => Ok(Self::Node),
             None if text == "fleet" => Ok(Self::Fleet),
@@ -43,11 +48,11 @@ impl FromStr for Scope {
             Some(("job", name)) => job(name).map(Self::Job),
             Some(("fleet/user", name)) => user::parse(name).map(Self::FleetUser),
             Some(("fleet/job", name)) => job(name).map(Self::FleetJob),
-            _ => {
-                Err("give node, user:NAME or job:NAME, or for all nodes fleet, fleet/user:NAME or \
-                      fleet/job:NAME"
-                    .to_owned())
-            }
+            Some(("partition", name)) => partition(name).map(Self::Partition),
+            Some(("fleet/partition", name)) => partition(name).map(Self::FleetPartition),
+            _ => Err("give node, partition:NAME, user:NAME or job:NAME, or for all nodes fleet, \
+                      fleet/partition:NAME, fleet/user:NAME or fleet/job:NAME"
+                .to_owned()),
         }
     }
 }
@@ -61,6 +66,8 @@ pub(super) fn shown(scope: &BudgetScope) -> String {
         BudgetScope::Fleet => "fleet".to_owned(),
         BudgetScope::FleetUser(uid) => format!("fleet/user:{}", user::name_of(*uid)),
         BudgetScope::FleetJob(job) => format!("fleet/job:{}", job.job),
+        BudgetScope::Partition(name) => format!("partition:{name}"),
+        BudgetScope::FleetPartition(name) => format!("fleet/partition:{name}"),
     }
 }
 
@@ -69,16 +76,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_is_the_node_a_user_or_a_job() {
+    fn a_selector_is_the_node_a_partition_a_user_or_a_job() {
         assert_eq!("node".parse(), Ok(Scope::Node));
         assert_eq!("user:0".parse(), Ok(Scope::User(Uid(0))));
         assert_eq!("job:a:b".parse(), Ok(Scope::Job("a:b".parse().unwrap())));
         assert_eq!("fleet".parse(), Ok(Scope::Fleet));
         assert_eq!("fleet/user:0".parse(), Ok(Scope::FleetUser(Uid(0))));
         assert_eq!("fleet/job:a:b".parse(), Ok(Scope::FleetJob("a:b".parse().unwrap())));
-        for text in
-            ["", "nodes", "fleet/", "fleet/node", "fleet:x", "job:", "user:no such user", "rack:3"]
-        {
+        for (text, is_of_fleet) in [("partition:a:b/c", false), ("fleet/partition:a:b/c", true)] {
+            let scope = text.parse::<Scope>().unwrap().of(None);
+            assert_eq!((shown(&scope).as_str(), scope.is_of_fleet()), (text, is_of_fleet));
+        }
+        for text in [
+            "",
+            "nodes",
+            "fleet/",
+            "fleet/node",
+            "fleet:x",
+            "job:",
+            "user:no such user",
+            "rack:3",
+            "partition:",
+            "partition",
+            "partition:a b",
+            "fleet/partition:\u{1b}[2J",
+            "partition:größe",
+        ] {
             assert!(text.parse::<Scope>().is_err(), "{text}");
         }
         assert_eq!(shown(&Scope::Job("j".parse().unwrap()).of(Some(Uid(5)))), "job:j");

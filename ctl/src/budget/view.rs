@@ -126,6 +126,9 @@ pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
         shown(&job.scope),
         job.weight
     )];
+    if let Some(partition) = &job.partition {
+        lines.push(format!("Its scheduler runs it in partition {partition}."));
+    }
     if let Some((own_w, drawn_w)) = job.own_w.zip(job.drawn_w) {
         lines.push(format!(
             "It draws {}, and would draw {} with what it runs by itself.",
@@ -210,6 +213,7 @@ mod tests {
         BudgetedJob {
             job: "j".parse().unwrap(),
             uid: Uid(4_000_000),
+            partition: Some("big".parse().unwrap()),
             scope: BudgetScope::Node,
             steering: BudgetSteering::Plans,
             weight: 4.0,
@@ -253,7 +257,14 @@ mod tests {
     fn what_a_job_gave_up_is_said_with_figures() {
         let job = job(BudgetReason::Floor);
         let said = explained(&job, &report_of(job.clone()));
-        for figure in ["200 W", "25.0 % longer", "2.000 kWh", "1 h 1 min", "50.0 % of its speed"] {
+        for figure in [
+            "200 W",
+            "25.0 % longer",
+            "2.000 kWh",
+            "1 h 1 min",
+            "50.0 % of its speed",
+            "partition big",
+        ] {
             assert!(said.contains(figure), "{figure} in\n{said}");
         }
     }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use pfo_vocabulary::{JobName, Uid};
+use pfo_vocabulary::{JobName, PartitionName, Uid};
 
 use crate::job::JobSelector;
 use crate::range::within;
@@ -38,20 +38,27 @@ pub enum BudgetScope {
     FleetUser(Uid),
     /// One job, on whichever of them it is.
     FleetJob(JobSelector),
+    /// The jobs of a scheduler's partition.
+    Partition(PartitionName),
+    /// The jobs of a scheduler's partition on all nodes of the fleet.
+    FleetPartition(PartitionName),
 }
 
 impl BudgetScope {
     /// Whether all nodes of the fleet share it.
     #[must_use]
     pub fn is_of_fleet(&self) -> bool {
-        matches!(self, Self::Fleet | Self::FleetUser(_) | Self::FleetJob(_))
+        match self {
+            Self::Node | Self::User(_) | Self::Job(_) | Self::Partition(_) => false,
+            Self::Fleet | Self::FleetUser(_) | Self::FleetJob(_) | Self::FleetPartition(_) => true,
+        }
     }
 
     /// The user whose it is, if it is one's.
     #[must_use]
     pub fn uid(&self) -> Option<Uid> {
         match self {
-            Self::Node | Self::Fleet => None,
+            Self::Node | Self::Fleet | Self::Partition(_) | Self::FleetPartition(_) => None,
             Self::User(uid) | Self::FleetUser(uid) => Some(*uid),
             Self::Job(job) | Self::FleetJob(job) => job.uid,
         }
@@ -173,6 +180,9 @@ pub struct BudgetedJob {
     pub job: JobName,
     /// Whose it is.
     pub uid: Uid,
+    /// The partition that it is in, if its scheduler says so.
+    #[serde(default)]
+    pub partition: Option<PartitionName>,
     /// The budget that it counts for.
     pub scope: BudgetScope,
     /// How it is slowed down.

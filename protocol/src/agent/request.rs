@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use pfo_vocabulary::JobName;
+use pfo_vocabulary::{GpuUuid, JobName, PartitionName, Uid};
 
 use crate::agent::budget::{BudgetOrder, BudgetReport, BudgetScope, BudgetTerms};
 use crate::agent::calibration::Calibration;
@@ -202,6 +202,15 @@ pub enum AgentRequest {
     /// Measure what a lock of the memory clock does to the steps of a job, which runs some of them without
     /// it, in turns, and is at default clocks afterwards. Where nothing is locked, nothing is measured.
     CalibrateMemory(JobSelector),
+    /// Take it from a scheduler in which of its partitions a job is.
+    BudgetPartition {
+        /// Whose job it is.
+        uid: Uid,
+        /// The job's GPUs on this node.
+        gpus: Vec<GpuUuid>,
+        /// The partition; none if the job has ended.
+        partition: Option<PartitionName>,
+    },
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -279,8 +288,8 @@ pub enum AgentResponse {
     FleetChecked(Vec<FleetFinding>),
     /// To [`AgentRequest::Savings`].
     Savings(Box<SavingsReport>),
-    /// To [`AgentRequest::Budget`], [`AgentRequest::BudgetSet`], [`AgentRequest::BudgetClear`] and
-    /// [`AgentRequest::BudgetTerms`].
+    /// To [`AgentRequest::Budget`], [`AgentRequest::BudgetSet`], [`AgentRequest::BudgetClear`],
+    /// [`AgentRequest::BudgetTerms`] and [`AgentRequest::BudgetPartition`].
     Budget(Box<BudgetReport>),
     /// To [`AgentRequest::FirstPlanLoad`] and [`AgentRequest::FirstPlanDrop`].
     FirstPlan(FirstPlan),
@@ -294,7 +303,7 @@ pub enum AgentResponse {
 
 #[cfg(test)]
 mod tests {
-    use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Rank, Uid, Unit};
+    use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Rank, Unit};
 
     use super::*;
     use crate::agent::sample::{Doubt, InstructionSample};
@@ -357,6 +366,24 @@ mod tests {
             1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
             1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5
             0,                                              // do not wait
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_partition_are_the_documented_ones() {
+        let partition = AgentRequest::BudgetPartition {
+            uid: Uid(5),
+            gpus: vec!["G-1".parse().unwrap()],
+            partition: Some("p".parse().unwrap()),
+        };
+        #[rustfmt::skip]
+        assert_eq!(frame(partition), [
+            37, 0, 0, 0,  1, 0,  5, 0,
+            35, 0, 0, 0,                                    // partition of a budget
+            5, 0, 0, 0,                                     // user 5
+            1, 0, 0, 0, 0, 0, 0, 0,                         // one GPU
+            3, 0, 0, 0, 0, 0, 0, 0, b'G', b'-', b'1',
+            1, 1, 0, 0, 0, 0, 0, 0, 0, b'p',                // some partition
         ]);
     }
 

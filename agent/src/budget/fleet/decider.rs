@@ -217,12 +217,18 @@ impl Decider {
                 let of_job = jobs.entry(job.clone()).or_insert_with(|| Parts {
                     job: job.clone(),
                     scope: part.scope.clone(),
+                    partition: None,
                     live: Vec::new(),
                     is_complete: false,
                     site_w: 0.0,
                     silent_w: 0.0,
                     by: None,
                 });
+                // A node whose prolog failed knows no partition.
+                if of_job.partition.is_none() && part.partition.is_some() {
+                    of_job.scope.clone_from(&part.scope);
+                    of_job.partition.clone_from(&part.partition);
+                }
                 of_job.site_w += heard.draw.site_w * f64::from(part.ranks);
                 if heard.is_silent() {
                     of_job.silent_w += part.drawn_w;
@@ -234,6 +240,7 @@ impl Decider {
             }
         }
         for (job, parts) in &mut jobs {
+            parts.live.sort_by_key(|(_, part)| part.partition != parts.partition);
             parts.is_complete = ranks.get(job).is_some_and(|(here, all)| here == all);
             let is_emergency =
                 book.orders.get(&parts.scope).is_some_and(|kept| kept.order.emergency);

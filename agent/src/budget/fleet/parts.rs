@@ -5,7 +5,7 @@ use std::fmt;
 
 use pfo_budget::{Curve, Point, Steering};
 use pfo_fleet::Node;
-use pfo_protocol::{BudgetScope, BudgetSteering, BudgetedJob};
+use pfo_protocol::{BudgetScope, BudgetSteering, BudgetedJob, PartitionName};
 
 use crate::budget::decision::{Decided, Draw, Gathered};
 use crate::budget::fleet::record::{Blueprint, Given, JobDraw};
@@ -33,7 +33,8 @@ impl fmt::Display for FleetJob {
 pub(super) struct Parts<'a> {
     pub(super) job: FleetJob,
     pub(super) scope: BudgetScope,
-    /// Those of nodes that are not silent.
+    pub(super) partition: Option<PartitionName>,
+    /// Those of nodes that are not silent; first of those that say the same of its partition.
     pub(super) live: Vec<(&'a Node, &'a JobDraw)>,
     pub(super) is_complete: bool,
     pub(super) site_w: f64,
@@ -149,6 +150,7 @@ impl Parts<'_> {
             shown: BudgetedJob {
                 job: self.job.key.name.clone(),
                 uid: self.job.key.uid,
+                partition: self.partition.clone(),
                 scope: self.scope.clone(),
                 steering,
                 weight: self.weight(),

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use pfo_budget::Point;
 use pfo_fleet::{Digest, Node};
-use pfo_protocol::{BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, JobName, Uid};
+use pfo_protocol::{
+    BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, JobName, PartitionName, Uid,
+};
 use pfo_store::digest_of;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,9 @@ pub(in crate::budget) struct NodeDraw {
 pub(in crate::budget) struct JobDraw {
     pub(in crate::budget) uid: Uid,
     pub(in crate::budget) job: JobName,
+    /// The partition that it is in, as the node's scheduler says.
+    #[serde(default)]
+    pub(in crate::budget) partition: Option<PartitionName>,
     pub(in crate::budget) scope: BudgetScope,
     /// Its ranks on the node, and all of them.
     pub(in crate::budget) ranks: u32,

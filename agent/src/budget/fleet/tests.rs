@@ -45,6 +45,7 @@ fn job(name: &str, [ranks, all]: [u32; 2], drawn_w: f64, tells: bool) -> JobDraw
     JobDraw {
         uid: Uid(5),
         job: name.parse().unwrap(),
+        partition: None,
         scope: BudgetScope::Fleet,
         ranks,
         all,

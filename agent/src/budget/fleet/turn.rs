@@ -132,6 +132,7 @@ impl Turns {
             Some(JobDraw {
                 uid: member.key.uid,
                 job: member.key.name.clone(),
+                partition: member.partition.clone(),
                 scope: member.scope.clone(),
                 ranks: member.ranks(),
                 all: member.all_ranks,

@@ -91,6 +91,8 @@ fn scope(scope: &BudgetScope) -> String {
         BudgetScope::FleetUser(uid) => format!("fleet/user:{uid}"),
         BudgetScope::Job(job) => format!("job:{}", of_job(job)),
         BudgetScope::FleetJob(job) => format!("fleet/job:{}", of_job(job)),
+        BudgetScope::Partition(name) => format!("partition:{name}"),
+        BudgetScope::FleetPartition(name) => format!("fleet/partition:{name}"),
     }
 }
 

@@ -6,9 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use pfo_fleet::Node;
-use pfo_protocol::{
-    BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobName, JobSelector, PartitionName, Uid,
-};
+use pfo_protocol::{BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobName, PartitionName, Uid};
 use pfo_service::{boot_id, read_versioned, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 

@@ -188,7 +188,7 @@ impl Budgets {
         partition: Option<PartitionName>,
     ) -> Result<(), Refusal> {
         let budgets = Arc::clone(self);
-        let place = move || {
+        let place = move || -> Result<(), Refusal> {
             let mut partitions = lock(&budgets.partitions);
             let mut changed = partitions.clone();
             match partition {

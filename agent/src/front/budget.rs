@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pfo_protocol::{
-    AgentResponse, BudgetLevel, BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobSelector,
-    JobView, PartitionName, Refusal, RefusalCode, Uid,
+    AgentRequest, AgentResponse, BudgetLevel, BudgetOrder, BudgetScope, BudgetTerms, GpuUuid,
+    JobSelector, JobView, PartitionName, Refusal, RefusalCode, Uid,
 };
 
 use crate::authority::Permit;
@@ -37,11 +37,25 @@ fn said_terms(terms: &BudgetTerms) -> String {
 }
 
 impl Services {
-    pub(super) fn budget_report(&self, permit: &Permit) -> AgentResponse {
+    /// Carries out a request about budgets; each is answered with all of them.
+    pub(super) async fn budget(&self, permit: &Permit, request: AgentRequest) -> Served {
+        match request {
+            AgentRequest::BudgetSet(order) => self.set_budget(permit, order).await?,
+            AgentRequest::BudgetClear(scope) => self.clear_budget(permit, scope).await?,
+            AgentRequest::BudgetTerms(terms) => self.set_budget_terms(permit, terms).await?,
+            AgentRequest::BudgetPartition { uid, gpus, partition } => {
+                self.place(permit, uid, gpus, partition).await?;
+            }
+            _ => {}
+        }
+        Ok(self.budget_report(permit))
+    }
+
+    fn budget_report(&self, permit: &Permit) -> AgentResponse {
         AgentResponse::Budget(Box::new(self.budgets.report(permit.only_of())))
     }
 
-    pub(super) async fn set_budget(&self, permit: &Permit, mut order: BudgetOrder) -> Served {
+    async fn set_budget(&self, permit: &Permit, mut order: BudgetOrder) -> Result<(), Refusal> {
         order.scope = self.whose(permit, order.scope).await?;
         let (budgets, uid) = (Arc::clone(&self.budgets), permit.uid());
         let (pid, of) = (permit.pid(), named(&order.scope));
@@ -55,19 +69,23 @@ impl Services {
             pid = pid.0,
             "user {uid} set the power budget of {of}: {level}"
         );
-        Ok(self.budget_report(permit))
+        Ok(())
     }
 
-    pub(super) async fn clear_budget(&self, permit: &Permit, scope: BudgetScope) -> Served {
+    async fn clear_budget(&self, permit: &Permit, scope: BudgetScope) -> Result<(), Refusal> {
         let scope = self.whose(permit, scope).await?;
         let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
         let of = named(&scope);
         budgets.clear(scope).await?;
         tracing::info!(uid = uid.0, pid = pid.0, "user {uid} cleared the power budget of {of}");
-        Ok(self.budget_report(permit))
+        Ok(())
     }
 
-    pub(super) async fn set_budget_terms(&self, permit: &Permit, mut terms: BudgetTerms) -> Served {
+    async fn set_budget_terms(
+        &self,
+        permit: &Permit,
+        mut terms: BudgetTerms,
+    ) -> Result<(), Refusal> {
         terms.scope = self.whose(permit, terms.scope).await?;
         self.check_terms(permit, &terms)?;
         let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
@@ -79,16 +97,16 @@ impl Services {
             pid = pid.0,
             "user {uid} set the terms of power budgets for {of}: {said}"
         );
-        Ok(self.budget_report(permit))
+        Ok(())
     }
 
-    pub(super) async fn place(
+    async fn place(
         &self,
         permit: &Permit,
         of: Uid,
         gpus: Vec<GpuUuid>,
         partition: Option<PartitionName>,
-    ) -> Served {
+    ) -> Result<(), Refusal> {
         let named: Vec<&str> = gpus.iter().map(GpuUuid::as_str).collect();
         let named = named.join(", ");
         let said = match &partition {
@@ -98,7 +116,7 @@ impl Services {
         self.budgets.place(of, gpus, partition).await?;
         let (uid, pid) = (permit.uid(), permit.pid());
         tracing::info!(uid = uid.0, pid = pid.0, "user {uid} says that user {of} {said}");
-        Ok(self.budget_report(permit))
+        Ok(())
     }
 
     /// Owners may change what `[budget]` says.

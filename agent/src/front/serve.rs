@@ -135,13 +135,11 @@ impl Services {
             }
             AgentRequest::FleetStatus => self.fleet_status().await,
             AgentRequest::Savings(query) => self.savings(permit, query).await,
-            AgentRequest::Budget => Ok(self.budget_report(permit)),
-            AgentRequest::BudgetSet(order) => self.set_budget(permit, order).await,
-            AgentRequest::BudgetClear(scope) => self.clear_budget(permit, scope).await,
-            AgentRequest::BudgetTerms(terms) => self.set_budget_terms(permit, terms).await,
-            AgentRequest::BudgetPartition { uid, gpus, partition } => {
-                self.place(permit, uid, gpus, partition).await
-            }
+            AgentRequest::Budget
+            | AgentRequest::BudgetSet(_)
+            | AgentRequest::BudgetClear(_)
+            | AgentRequest::BudgetTerms(_)
+            | AgentRequest::BudgetPartition { .. } => self.budget(permit, request).await,
             AgentRequest::OrderRead(job) => self.read_order(permit, &job).await,
             AgentRequest::FirstPlanLoad { .. }
             | AgentRequest::FirstPlanDrop(_)

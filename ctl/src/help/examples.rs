@@ -276,6 +276,16 @@ pub(super) const EXAMPLES: Tables = &[
             "Count a job as 16 GPUs, and slow it down by at most 10 %.",
         )],
     ),
+    (
+        "budget partition",
+        &[
+            (
+                "pfoctl budget partition long --uid 1003 --gpu 0 --gpu 1",
+                "Say that the job of a user on two GPUs is in partition long.",
+            ),
+            ("pfoctl budget partition --end --uid 1003 --gpu 0 --gpu 1", "Say that it has ended."),
+        ],
+    ),
     ("budget clear", &[("pfoctl budget clear", "End the budget of this node.")]),
     ("budget status", &[("pfoctl budget status", "Show what is drawn, and who gives up what.")]),
     ("budget explain", &[("pfoctl budget explain llama", "Say why a job is as slow as it is.")]),

@@ -222,6 +222,56 @@ fn a_file_is_followed_and_a_job_with_more_weight_gives_up_less() {
 }
 
 #[test]
+fn a_partition_has_a_budget_and_a_weight_and_only_administrators_say_who_is_in_it() {
+    needs_root!();
+    let mut node = node();
+    let trainings = two(&node);
+    let full_w = drawn_w(&node, 3.0);
+    let user = Identity::trainer();
+    let uid = user.uid.to_string();
+    let gpus_of = |job: &str| node.job(job).ranks.into_iter().map(|rank| rank.gpu_uuid.to_string());
+    let say = |node: &Node, of: &Identity, partition: &[&str], gpus: &[String], uid: &str| {
+        let gpus = gpus.iter().flat_map(|gpu| ["--gpu", gpu]);
+        let said = [&["budget", "partition"], partition, &["--uid", uid]].concat();
+        node.pfoctl(of, &[&said[..], &gpus.collect::<Vec<_>>()].concat())
+    };
+    let [first, second] = [FIRST, SECOND].map(|job| gpus_of(job).collect::<Vec<_>>());
+    let refused = say(&node, &user, &["long"], &first, &uid);
+    assert!(refused.stderr.contains("may not"), "{refused:?}");
+    let administrator = Identity::administrator();
+    // The prolog runs twice, and another user's GPUs are nobody's business.
+    for _ in 0..2 {
+        let _ = say(&node, &administrator, &["long"], &first, &uid).printed();
+    }
+    let _ = say(&node, &administrator, &["long"], &second, "4000000").printed();
+    let _ = admin(&node, &["budget", "terms", "--for", "partition:long", "--weight", "400"]);
+    let budget_w = 0.85 * full_w;
+    let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
+    let weight = |node: &Node, job| budgeted(node, job).and_then(|job| job["weight"].as_f64());
+    node.until_is("the weight of the partition", &Some(400.0), || weight(&node, FIRST));
+    assert_eq!(weight(&node, SECOND), Some(4.0));
+    node.until_so("the other job is slowed down", || is_slowed(&node, SECOND));
+    until_below(&node, budget_w);
+
+    // A budget of the partition is kept over a restart of the agent, and takes from its job alone.
+    node.kill_agent();
+    node.start_agent();
+    let _ = admin(&node, &["budget", "set", "1kW", "--for", "partition:long"]);
+    let scope = |node: &Node| budgeted(node, FIRST).map(|job| job["scope"].to_string());
+    let of_partition = Some(r#"{"partition":"long"}"#.to_owned());
+    node.until_is("the budget of the partition", &of_partition, || scope(&node));
+    let said = node.pfoctl(&user, &["budget", "explain", FIRST]).printed();
+    assert!(said.contains("partition long"), "{said}");
+
+    // An epilog that comes late ends nothing of another user, and that of the job its partition.
+    let _ = say(&node, &administrator, &["--end"], &first, "4000000").printed();
+    node.until_is("it is in the partition still", &of_partition, || scope(&node));
+    let _ = say(&node, &administrator, &["--end"], &first, &uid).printed();
+    node.until_is("it counts for the node", &Some(r#""node""#.to_owned()), || scope(&node));
+    stop(trainings);
+}
+
+#[test]
 fn a_job_without_a_frontier_runs_one_clock_and_does_so_again_after_a_restart_of_pfod() {
     needs_root!();
     let mut node = node();

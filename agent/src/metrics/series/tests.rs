@@ -83,6 +83,7 @@ fn budget(job: JobName, uid: Uid) -> BudgetReport {
     let budgeted = BudgetedJob {
         job,
         uid,
+        partition: None,
         scope: BudgetScope::Node,
         steering: BudgetSteering::Plans,
         weight: 4.0,

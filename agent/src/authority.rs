@@ -333,6 +333,16 @@ mod tests {
     ];
 
     #[test]
+    fn the_terms_of_a_partition_are_no_users_own() {
+        let name = || "p".parse().unwrap();
+        for scope in [BudgetScope::Partition(name()), BudgetScope::FleetPartition(name())] {
+            assert_eq!(needs_of_terms(&scope), Action::SetBudget);
+        }
+        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
+        assert_eq!(needs_of_terms(&BudgetScope::Job(job)), Action::SetBudgetTerms(None));
+    }
+
+    #[test]
     fn only_the_administrators_door_lets_anybody_administer() {
         for (uid, group) in [(0, 0), (5, 9)] {
             for action in FOREIGN {

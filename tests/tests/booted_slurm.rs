@@ -140,6 +140,24 @@ fn assert_begins_with_its_plan(slurm: &Slurm) {
     assert!(set.iter().all(|mhz| plan.clocks(0).contains(mhz)), "{set:?}");
 }
 
+/// The job's GPUs are its user's, and in the job's partition, and no longer than the job.
+fn assert_prolog_and_epilog(slurm: &Slurm) {
+    let debian = &slurm.node.debian;
+    let grants = "sbatch --gres=gpu:2 --output=/dev/null --wrap='sleep 600'";
+    debian.run_as("alice", &format!("cd /tmp && {grants}")).printed();
+    let granted = || {
+        let held = debian.run("pfoctl lease list --json").json();
+        held["granted"].as_array().unwrap().len()
+    };
+    wait::until_is("GPUs are granted", &2, granted);
+    let journal = || debian.run("journalctl --unit=pfo-agent --output=cat").printed();
+    let says = |what: &str| journal().contains(what);
+    wait::until_is("the agent knows its partition", &true, || says(" is in partition "));
+    debian.run("scancel --user=alice").printed();
+    wait::until_is("no GPU is granted", &0, granted);
+    wait::until_is("the job has ended", &true, || says(" is in no partition any more "));
+}
+
 fn an_option_of_srun_names_the_plan_and_a_comment_says_what_it_saved(debian: Debian) {
     let Some(slurm) = Slurm::boot(debian) else { return };
     let debian = &slurm.node.debian;
@@ -178,16 +196,7 @@ fn an_option_of_srun_names_the_plan_and_a_comment_says_what_it_saved(debian: Deb
 
     assert_begins_with_its_plan(&slurm);
 
-    // Prolog and epilog: the job's GPUs are its user's, and no longer than the job.
-    let grants = "sbatch --gres=gpu:2 --output=/dev/null --wrap='sleep 600'";
-    debian.run_as("alice", &format!("cd /tmp && {grants}")).printed();
-    let granted = || {
-        let held = debian.run("pfoctl lease list --json").json();
-        held["granted"].as_array().unwrap().len()
-    };
-    wait::until_is("GPUs are granted", &2, granted);
-    debian.run("scancel --user=alice").printed();
-    wait::until_is("no GPU is granted", &0, granted);
+    assert_prolog_and_epilog(&slurm);
 
     // What pfoctl says of a job that was compared.
     let header = "day,uid,job,plan,steps,time_s,energy_j,compared_j,comparisons,saved_low_j,\

@@ -389,8 +389,14 @@ mod tests {
         files.write_slowed(vec![slowed.clone()], capped.clone()).unwrap();
         assert_eq!(BudgetFiles::under(&state, &runtime).read(), Ok(book()));
         assert_eq!(files.read_slowed(), (vec![slowed], capped));
+        let mut partitions = Partitions::default();
+        let gpus: Vec<GpuUuid> = vec!["GPU-1".parse().unwrap()];
+        partitions.begin(Uid(5), gpus, &"big".parse().unwrap()).unwrap();
+        files.write_partitions(&partitions).unwrap();
+        assert_eq!(files.read_partitions(), partitions);
         let rebooted = BudgetFiles { boot_id: "another".into(), ..files };
         assert_eq!(rebooted.read_slowed(), (vec![], vec![]));
+        assert_eq!(rebooted.read_partitions(), Partitions::default());
         assert_eq!(rebooted.read(), Ok(book()));
         std::fs::write(&rebooted.orders, "{").unwrap();
         assert!(rebooted.read().unwrap_err().contains("budget.json cannot be read"));

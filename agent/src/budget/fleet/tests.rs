@@ -269,3 +269,32 @@ fn a_curve_that_is_no_curve_makes_its_job_count_for_what_it_draws() {
     assert_eq!(decided.budgets[0].drawn_w, Some(2400.0));
     assert_eq!(given(&decided, "local").shown.steering, BudgetSteering::Nothing);
 }
+
+#[test]
+fn a_job_is_in_the_partition_that_one_of_its_nodes_knows() {
+    let partition = || BudgetScope::FleetPartition("big".parse().unwrap());
+    let mut said = said(1);
+    let known = &mut said.get_mut(&node("c")).unwrap().jobs[0];
+    known.partition = Some("big".parse().unwrap());
+    (known.scope, known.weight) = (partition(), Some(9.0));
+    let unknown = &mut said.get_mut(&node("a")).unwrap().jobs[0];
+    unknown.weight = Some(2.0);
+    let mut book = book(9000.0, false);
+    let kept = book.orders[&BudgetScope::Fleet].clone();
+    let order = BudgetOrder { scope: partition(), level: BudgetLevel::Watts(700.0), ..kept.order };
+    book.orders.insert(partition(), Kept { order, ..kept });
+    let decided = decider(None, said).decide(&book, &nobody(), 2.0);
+    let [whole, local] = ["whole", "local"].map(|job| &given(&decided, job).shown);
+    assert_eq!((&whole.scope, whole.weight), (&partition(), 9.0));
+    assert_eq!(whole.partition.as_ref().map(pfo_protocol::PartitionName::as_str), Some("big"));
+    assert_eq!((&local.scope, local.given_w), (&BudgetScope::Fleet, 0.0));
+    assert!(given(&decided, "whole").is_bound && !given(&decided, "local").is_bound);
+}
+
+#[test]
+fn what_an_older_agent_says_is_in_no_partition() {
+    let sound = draw(1, vec![job("j", [1, 2], 10.0, false)]);
+    let mut older: serde_json::Value = serde_json::from_slice(&json(&sound)).unwrap();
+    let _ = older["jobs"][0].as_object_mut().unwrap().remove("partition").unwrap();
+    assert_eq!(NodeDraw::read(&json(&older)), Some(sound));
+}

@@ -125,9 +125,18 @@ fn a_counter_of_a_module_that_looks_for_a_part_of_the_time_is_found_out() {
     };
     let (node, training, _) = in_training(machine, &[], "0.5");
     let profile = node.plan_file("gh200.csv", profile_of("GH200", &[], "0.5").as_bytes());
-    let ran = calibrate(&node, &profile);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    let counter = ran.json()[0]["counter"].clone();
+    // Where other tests keep the processors, one calibration may see too little.
+    let calibrated = || {
+        let ran = calibrate(&node, &profile);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.json()[0]["counter"].clone()
+    };
+    let mut counter = calibrated();
+    for _ in 0..2 {
+        if counter["part"] != 0.25 {
+            counter = calibrated();
+        }
+    }
     let watts =
         |name: &str| counter[name].as_f64().unwrap_or_else(|| panic!("{name} of {counter}"));
     let module_w = watts("counted_w") - watts("read_w");

@@ -9,7 +9,7 @@ use pfo_tests::{Identity, Node, kept_plan, true_profile};
 use super::cluster::{JOB, NODES, PATIENCE, STAGES};
 use super::measured;
 use super::possible::{P2P_POWER, number, possible_saving};
-use super::staged::{MICROBATCHES, TIME_SCALE};
+use super::staged::{MICROBATCHES, TIME_SCALE, frontier, pfoctl};
 use super::swept::until_swept_within;
 use super::trained::{REPLICAS, Trained};
 
@@ -32,7 +32,6 @@ fn replicas_over_four_nodes_are_tuned_and_measured_as_a_job_of_one_node() {
     let off = trained.nodes[2].pfoctl(&Identity::own(), &["plan", "guard", JOB, "--off"]);
     assert_eq!(off.code, Some(0), "{off:?}");
     trained.assert_all_run(&report["kept"]["label"]);
-    measured::p2p_power(&trained, P2P_POWER.0);
     let profile = trained.nodes[0].plan_file("profile.csv", true_profile(TIME_SCALE).as_bytes());
     measured::calibration_is_refused(&trained, &profile);
     sweep_while_a_node_leaves(&mut trained);
@@ -121,4 +120,14 @@ fn replicas_over_four_nodes_save_what_is_possible_and_as_much_as_on_one() {
         (over_nodes - on_one).abs() <= 0.005,
         "{over_nodes} saved over nodes, {on_one} on one: {report}, {other}"
     );
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn the_waits_of_replicas_over_four_nodes_show_the_p2p_blocking_power() {
+    let Some(trained) = Trained::over_nodes() else { return };
+    let [_, plan] = frontier(&trained.nodes[1], "1.02x");
+    let _ = pfoctl(&trained.nodes[1], &["plan", "swap", JOB, &plan, "--wait"]);
+    measured::p2p_power(&trained, P2P_POWER.0);
+    trained.training.stop();
 }

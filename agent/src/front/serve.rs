@@ -130,7 +130,8 @@ impl Services {
             AgentRequest::P2pSet { target, power_w } => self.set_p2p(permit, target, power_w).await,
             AgentRequest::FleetSwap { job, target, at_step, max_slowdown, wait } => {
                 let asked = fleet::Asked { target, at_step, max_slowdown, wait };
-                // A request takes as much memory as the largest: those to the store are large.
+                // A request takes as much memory as the largest: those to the store and of budgets
+                // are large.
                 Box::pin(self.swap_fleet(permit, &job, asked)).await
             }
             AgentRequest::FleetStatus => self.fleet_status().await,
@@ -139,7 +140,7 @@ impl Services {
             | AgentRequest::BudgetSet(_)
             | AgentRequest::BudgetClear(_)
             | AgentRequest::BudgetTerms(_)
-            | AgentRequest::BudgetPartition { .. } => self.budget(permit, request).await,
+            | AgentRequest::BudgetPartition { .. } => Box::pin(self.budget(permit, request)).await,
             AgentRequest::OrderRead(job) => self.read_order(permit, &job).await,
             AgentRequest::FirstPlanLoad { .. }
             | AgentRequest::FirstPlanDrop(_)

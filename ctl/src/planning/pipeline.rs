@@ -52,9 +52,9 @@ pub(crate) struct ScheduleArguments {
     transfer_ms: Option<f64>,
 
     /// Time from the call that sets a clock until it is in force, in milliseconds: an instruction
-    /// begins at the clock of the one before it. `pfoctl status --json` has it as `settle_ms`. pfod asks
-    /// when half of an instruction is over; clocks that take no longer are not late [default: 0;
-    /// `tune` takes what is left on the job's GPUs]
+    /// begins at the clock of the one before it. `pfoctl status --json` has it as `settle_ms`. Where
+    /// instructions are more than twice as long, pfod asks ahead, and nothing is late [default: 0;
+    /// `tune` takes what the job's GPUs need]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
 

@@ -139,8 +139,7 @@ impl Ahead {
     }
 
     /// When to ask for the clock after the instruction that runs, if before its end: a new clock is
-    /// in force `settle_ns` after it was asked for. One that takes longer than half an instruction is
-    /// asked for when half of it is over, and is late by the rest.
+    /// in force `settle_ns` after it was asked for.
     pub(crate) fn ask_at_ns(&self, next: NextChange, settle_ns: u64) -> Option<u64> {
         let Learned { took, wait, .. } = self.learned.get(next.position)?;
         let lead_ns = settle_ns.saturating_sub(wait.ns);
@@ -149,10 +148,7 @@ impl Ahead {
             true => lead_ns.saturating_add(took.safe_ns()),
             false => lead_ns.checked_sub(took.safe_ns())?,
         };
-        let most_ns = took.ns / 2;
-        let is_regular = took.safe_ns() <= most_ns / 2;
-        let lead_ns = if is_regular { lead_ns.min(most_ns) } else { lead_ns };
-        let is_known = took.steps >= LEAST_STEPS && lead_ns <= most_ns;
+        let is_known = took.steps >= LEAST_STEPS && lead_ns <= took.ns / 2;
         let after_ns = took.ns.saturating_sub(lead_ns);
         is_known.then(|| next.began_ns.saturating_add(after_ns))
     }
@@ -216,16 +212,6 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_takes_longer_than_half_an_instruction_is_asked_for_when_half_is_over() {
-        for faster in [true, false] {
-            assert_eq!(lead_ns(&[30 * MS; 9], 0, faster), Some(15 * MS));
-            assert_eq!(lead_ns(&[40 * MS; 9], 0, faster), Some(SETTLE));
-        }
-        let regular: Vec<_> = (0..100).map(|step| (30 + step % 2) * MS).collect();
-        assert!(lead_ns(&regular, 0, true).unwrap() < 16 * MS);
-    }
-
-    #[test]
     fn a_wait_is_used_first_and_a_long_one_leaves_nothing_to_do_ahead() {
         assert_eq!(lead_ns(&[100 * MS; 40], 5 * MS, true).unwrap() / MS, 15);
         assert_eq!(lead_ns(&[100 * MS; 40], 25 * MS, true), None);
@@ -251,6 +237,7 @@ mod tests {
     #[test]
     fn nothing_is_asked_for_ahead_without_a_prediction() {
         assert_eq!(lead_ns(&[100 * MS; 2], 0, true), None, "too few steps");
+        assert_eq!(lead_ns(&[30 * MS; 9], 0, true), None, "too short");
         let erratic: Vec<_> = (0..50).map(|step| (50 + step * 37 % 100) * MS).collect();
         assert_eq!(lead_ns(&erratic, 0, true), None);
         assert_eq!(lead_ns(&erratic, 0, false), None);

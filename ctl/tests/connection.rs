@@ -219,6 +219,6 @@ fn man_pages_and_completions_are_written_for_every_command() {
         assert!(directory.path().join(file).exists(), "{file}");
     }
     let man = std::fs::read_to_string(directory.path().join("pfoctl.1")).unwrap();
-    assert!(man.contains("Exit codes:"), "{man}");
+    assert!(man.contains("EXIT STATUS"), "{man}");
     assert!(!man.contains("generate"), "the hidden command is not for the man page");
 }

@@ -171,7 +171,7 @@ fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
     assert_eq!(csv.lines().count(), 3, "{csv}");
 }
 
-/// A counter that is read too late so many times in a row, in the second of four trials.
+/// Sweeps three plans. From the second trial on, a counter is read too late this many times.
 fn late_for(times: u32) -> (Ran, Bench, u32) {
     let bench = Bench::new();
     bench.frontier("frontier", 40);

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use pfo_protocol::{BudgetScope, JobName, JobSelector, PartitionName, Uid};
+use pfo_protocol::{BudgetScope, JobName, JobSelector, NameError, PartitionName, Uid};
 
 use crate::user;
 
@@ -39,22 +39,24 @@ impl FromStr for Scope {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let job = |name: &str| name.parse().map_err(|error| format!("{error}"));
-        let partition = |name: &str| name.parse().map_err(|error| format!("{error}"));
         match text.split_once(':') {
             None if text == "node" => Ok(Self::Node),
             None if text == "fleet" => Ok(Self::Fleet),
             Some(("user", name)) => user::parse(name).map(Self::User),
-            Some(("job", name)) => job(name).map(Self::Job),
+            Some(("job", name)) => named(name).map(Self::Job),
             Some(("fleet/user", name)) => user::parse(name).map(Self::FleetUser),
-            Some(("fleet/job", name)) => job(name).map(Self::FleetJob),
-            Some(("partition", name)) => partition(name).map(Self::Partition),
-            Some(("fleet/partition", name)) => partition(name).map(Self::FleetPartition),
+            Some(("fleet/job", name)) => named(name).map(Self::FleetJob),
+            Some(("partition", name)) => named(name).map(Self::Partition),
+            Some(("fleet/partition", name)) => named(name).map(Self::FleetPartition),
             _ => Err("give node, partition:NAME, user:NAME or job:NAME, or for all nodes fleet, \
                       fleet/partition:NAME, fleet/user:NAME or fleet/job:NAME"
                 .to_owned()),
         }
     }
+}
+
+fn named<T: FromStr<Err = NameError>>(name: &str) -> Result<T, String> {
+    name.parse().map_err(|error: NameError| error.to_string())
 }
 
 /// As arguments say it.

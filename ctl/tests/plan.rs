@@ -108,6 +108,7 @@ fn a_swap_with_a_plan_loads_it_first() {
         job: job(None),
         target: SwapTarget::Loaded,
         at_step: Some(40),
+        after: None,
         wait: false,
     };
     assert_eq!(daemon.request(), expected);

@@ -103,6 +103,8 @@ pub struct Seen {
     pub step_ms: Option<u64>,
     /// What the newest swap leads to, whether it has taken place or not.
     pub runs: Runs,
+    /// The number that `pfod` gave that swap.
+    pub swap: u64,
     /// Who holds the job for measuring.
     pub held: Option<String>,
     /// The stages that do not run as they were profiled, if that is watched.
@@ -167,8 +169,17 @@ pub enum Action {
     /// Have `pfod` check a plan against the job. → [`Event::Loaded`]
     Load(u64, Run),
     /// Have `pfod` change the ranks of this node, at exactly a step or not at all; without a step
-    /// at the first one that none of them has begun. → [`Event::Swapped`]
-    Swap(Run, Option<u64>),
+    /// at the first one that none of them has begun. And only if the newest swap is still the one that
+    /// was seen: an earlier agent of this node may have asked for another one just before it
+    /// died. → [`Event::Swapped`]
+    Swap {
+        /// What is to run.
+        run: Run,
+        /// The step.
+        at: Option<u64>,
+        /// The number that `pfod` gave the newest swap.
+        after: u64,
+    },
     /// Tell the user who wished what became of it.
     Tell(Told),
     /// Watch so much of the job from now on, in place of what was watched before: nothing of that is

@@ -31,6 +31,7 @@ fn seen(next_step: u64) -> Seen {
         next_step: Some(next_step),
         step_ms: Some(1000),
         runs: Runs::DefaultClocks,
+        swap: 0,
         held: None,
         slow: Vec::new(),
     }
@@ -225,7 +226,7 @@ fn a_node_that_is_cut_off_stays_at_default_clocks_until_the_store_is_back() {
     }
     let shared = alone.0.shared().unwrap().clone();
     let back = alone.give(Event::Snapshot(View::Whole, shared));
-    assert!(matches!(&back[..], [Action::Swap(_, None)]), "{back:?}");
+    assert!(matches!(&back[..], [Action::Swap { at: None, .. }]), "{back:?}");
 }
 
 #[test]

@@ -33,7 +33,8 @@ pub(crate) fn requests_that_look() -> Vec<Request> {
 
 pub(crate) fn requests_that_change_a_job() -> Vec<Request> {
     let length = TrialLength { settling_steps: 1, steps: 1 };
-    let swap = |target| Request::PlanSwap { job: job(), target, at_step: None, wait: true };
+    let swap =
+        |target| Request::PlanSwap { job: job(), target, at_step: None, after: None, wait: true };
     let trial = |run| Request::Trial { job: job(), run, length };
     let label = String::new;
     vec![

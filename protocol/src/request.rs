@@ -40,6 +40,8 @@ pub enum Request {
         /// At this step, which is refused if a rank has begun it. Otherwise at the first one that
         /// no rank has begun. A table at step 0 waits for a job that is not there, if its owner is named.
         at_step: Option<u64>,
+        /// Only if this is still the newest swap of the job, by the number that [`JobView`] has.
+        after: Option<u64>,
         /// Answer only when every rank has changed.
         wait: bool,
     },
@@ -397,13 +399,14 @@ mod tests {
         let at_step = Some(9);
         let target = SwapTarget::Previous;
         #[rustfmt::skip]
-        assert_eq!(frame(Request::PlanSwap { job: job(), target, at_step, wait: true }), [
-            28, 0, 0, 0,  1, 0,  6, 0,
+        assert_eq!(frame(Request::PlanSwap { job: job(), target, at_step, after: Some(4), wait: true }), [
+            37, 0, 0, 0,  1, 0,  6, 0,
             3, 0, 0, 0,                                     // plan swap
             1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
             0,                                              // no uid
             1, 0, 0, 0,                                     // previous
             1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
+            1, 4, 0, 0, 0, 0, 0, 0, 0,                      // some: after swap 4
             1,                                              // wait
         ]);
     }
@@ -418,8 +421,8 @@ mod tests {
         let table = ClockTable::new(1, None, vec![vec![unit]]).unwrap();
         let target = SwapTarget::Table { label: "l".into(), table };
         #[rustfmt::skip]
-        assert_eq!(frame(Request::PlanSwap { job: job(), target, at_step: None, wait: false }), [
-            65, 0, 0, 0,  1, 0,  6, 0,
+        assert_eq!(frame(Request::PlanSwap { job: job(), target, at_step: None, after: None, wait: false }), [
+            66, 0, 0, 0,  1, 0,  6, 0,
             3, 0, 0, 0,                                     // plan swap
             1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
             3, 0, 0, 0,                                     // table
@@ -428,7 +431,7 @@ mod tests {
             1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, // one stage, one unit
             1, 0, 0, 0,  0, 0,  0, 0, 0, 0,  0x84, 3, 0, 0, // backward, chunk, microbatch, 900 MHz
             0,                                              // no clock for the wait before it
-            0, 0,                                           // at any step, do not wait
+            0, 0, 0,                                        // at any step, after any swap, do not wait
         ]);
     }
 

@@ -45,12 +45,13 @@ pub trait LocalJob: Send + Sync + 'static {
     ) -> impl Future<Output = Option<Result<(), String>>> + Send;
 
     /// Changes what it runs, at exactly a step or not at all; without a step at the first one that
-    /// is possible.
+    /// is possible. And only if the newest swap still has the number `after`.
     fn swap(
         &self,
         run: &Run,
         slices: &Slices,
         at: Option<u64>,
+        after: u64,
     ) -> impl Future<Output = SwapAnswer> + Send;
 
     /// Measures steps that have yet to come, with each instruction by itself if `samples` are wanted.
@@ -296,10 +297,11 @@ impl<S: Store, L: LocalJob> Driven<S, L> {
                 self.under_way
                     .spawn(async move { Event::Loaded(number, local.load(&run, &slices).await) });
             }
-            Action::Swap(run, at) => {
+            Action::Swap { run, at, after } => {
                 let (local, slices) = (Arc::clone(&self.local), self.slices());
-                self.under_way
-                    .spawn(async move { Event::Swapped(local.swap(&run, &slices, at).await) });
+                self.under_way.spawn(async move {
+                    Event::Swapped(local.swap(&run, &slices, at, after).await)
+                });
             }
             Action::Fetch(wanted) => self.fetch(wanted),
             Action::Join(member) => {

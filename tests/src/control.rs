@@ -153,7 +153,7 @@ pub fn swap(
     target: SwapTarget,
     wait: bool,
 ) -> Result<Swapped, Refusal> {
-    let request = Request::PlanSwap { job: job(name), target, at_step: None, wait };
+    let request = Request::PlanSwap { job: job(name), target, at_step: None, after: None, wait };
     match client.ask(request)? {
         Response::Swapped(swapped) => Ok(swapped),
         other => panic!("the answer to a swap is {other:?}"),

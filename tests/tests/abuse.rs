@@ -65,6 +65,7 @@ fn who_leaves_while_it_waits_for_a_swap_keeps_no_connection() {
         job: job("slow"),
         target: SwapTarget::Loaded,
         at_step: Some(1000),
+        after: None,
         wait: true,
     };
     for relay in &mut waiting {

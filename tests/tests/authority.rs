@@ -37,7 +37,7 @@ impl Doors {
         let gpu = GpuName::Uuid(self.node.machine.uuid(0));
         let swap = |job: &JobSelector| {
             let (job, target) = (job.clone(), SwapTarget::DefaultClocks);
-            Request::PlanSwap { job, target, at_step: None, wait: false }
+            Request::PlanSwap { job, target, at_step: None, after: None, wait: false }
         };
         let (gpu_uuid, times) = (self.node.machine.uuid(0), SettleTimes::always(15_000_000));
         // No GPU has this clock: who may measure is refused for that.

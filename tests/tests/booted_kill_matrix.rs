@@ -251,7 +251,7 @@ fn strike_pfoctl(node: &BootedNode, blow: Blow, moment: Moment) {
 fn begin_swap_and_half_close(node: &BootedNode, job: &BootedJob<'_>) -> Child {
     let (target, at_step) = (SwapTarget::DefaultClocks, Some(FAR));
     let job = control::job(job.name());
-    let request = Request::PlanSwap { job, target, at_step, wait: true };
+    let request = Request::PlanSwap { job, target, at_step, after: None, wait: true };
     let frame = ClientMessage::Request(request).to_frame().unwrap();
     fs::write(node.debian.shared().join("request"), frame).unwrap();
     let client = format!(

@@ -110,7 +110,7 @@ fn a_panic_in_a_request_is_refused_and_its_connection_goes_on() {
     };
     let swap = |job: JobSelector| {
         let target = SwapTarget::DefaultClocks;
-        Request::PlanSwap { job, target, at_step: None, wait: false }
+        Request::PlanSwap { job, target, at_step: None, after: None, wait: false }
     };
     // One is served on the thread of the runtime, the other on one of those that may block.
     for request in [swap(job(IN_REQUEST)), Request::PlanRead(job(IN_REQUEST))] {

@@ -176,7 +176,8 @@ fn ten_users_who_keep_all_the_plans_that_they_may_do_not_reach_memory_max() {
     let frame = |request| ClientMessage::Request(request).to_frame().unwrap();
     let load = frame(Request::PlanLoad { job: job("j"), label: "p".into(), table });
     let target = SwapTarget::Loaded;
-    let swap = frame(Request::PlanSwap { job: job("j"), target, at_step: None, wait: false });
+    let swap =
+        frame(Request::PlanSwap { job: job("j"), target, at_step: None, after: None, wait: false });
     let mut ranks = Vec::new();
     for number in 0..10 {
         let user = Identity::trainer().with_uid(63_000 + number);

@@ -281,6 +281,7 @@ fn a_swap_begins_as_soon_as_it_is_known_again_how_far_the_ranks_are() {
         job: job(JOB),
         target: SwapTarget::DefaultClocks,
         at_step: None,
+        after: None,
         wait: true,
     };
     let mut client = Client::connect(&node.socket());

@@ -56,7 +56,10 @@ impl Change {
         let asker = Asker { uid: key.uid, pid: None, administrator: false };
         let mut connection = means.pfod.on_behalf(asker).await?;
         let (job, target) = (key.selector(), self.target);
-        match connection.ask(Request::PlanSwap { job, target, at_step: None, wait: false }).await? {
+        match connection
+            .ask(Request::PlanSwap { job, target, at_step: None, after: None, wait: false })
+            .await?
+        {
             Response::Swapped(swapped) => Ok(swapped),
             other => Err(unexpected(&other)),
         }

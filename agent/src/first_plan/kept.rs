@@ -267,7 +267,7 @@ impl FirstPlans {
         target: SwapTarget,
     ) -> Result<Swapped, PfodError> {
         let (job, at_step) = (key.selector(), Some(0));
-        let request = Request::PlanSwap { job, target, at_step, wait: false };
+        let request = Request::PlanSwap { job, target, at_step, after: None, wait: false };
         match self.means.pfod.on_behalf(asker).await?.ask(request).await? {
             Response::Swapped(swapped) => Ok(swapped),
             other => Err(unexpected(&other)),

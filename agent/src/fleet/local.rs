@@ -136,6 +136,7 @@ fn seen_of(job: &JobView, runs: Runs) -> Option<Seen> {
         next_step: next_steps.collect::<Option<Vec<_>>>().and_then(|next| next.into_iter().max()),
         step_ms: steps_s.reduce(f64::max).map(|step_s| (1e3 * step_s).ceil() as u64),
         runs,
+        swap: job.swap,
         held: check_free(job).err().map(|refusal| refusal.message),
         slow: Vec::new(),
     })
@@ -192,12 +193,19 @@ impl LocalJob for NodeJob {
         part_of(measured.map_err(Refusal::from))
     }
 
-    async fn swap(&self, run: &Run, slices: &Slices, at_step: Option<u64>) -> SwapAnswer {
+    async fn swap(
+        &self,
+        run: &Run,
+        slices: &Slices,
+        at_step: Option<u64>,
+        after: u64,
+    ) -> SwapAnswer {
         let target = match target_of(run, slices) {
             Ok(target) => target,
             Err(why) => return SwapAnswer::Refused(why),
         };
-        let swap = |job| Request::PlanSwap { job, target, at_step, wait: false };
+        let swap =
+            |job| Request::PlanSwap { job, target, at_step, after: Some(after), wait: false };
         match self.change(swap).await {
             Ok(Response::Swapped(swapped)) => SwapAnswer::At(swapped.step),
             Err(PfodError::Refused(refusal)) => SwapAnswer::Refused(refusal.message),

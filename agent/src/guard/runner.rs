@@ -236,7 +236,7 @@ fn to(Labelled { label, table }: Labelled) -> SwapTarget {
 async fn swap(means: &GuardMeans, key: &JobKey, target: SwapTarget) -> Result<Response, PfodError> {
     let mut connection = means.pfod.on_behalf(owner(key)).await?;
     let job = key.selector();
-    connection.ask(Request::PlanSwap { job, target, at_step: None, wait: false }).await
+    connection.ask(Request::PlanSwap { job, target, at_step: None, after: None, wait: false }).await
 }
 
 async fn take_turns(

@@ -186,7 +186,7 @@ impl Stragglers {
     ) -> Result<Swapped, PfodError> {
         let mut connection = self.pfod.on_behalf(asker).await?;
         let job = job.key.selector();
-        let request = Request::PlanSwap { job, target, at_step: None, wait };
+        let request = Request::PlanSwap { job, target, at_step: None, after: None, wait };
         let answer = if wait {
             connection.ask_patiently(request).await?
         } else {

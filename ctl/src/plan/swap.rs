@@ -139,7 +139,13 @@ impl AnswerArguments {
         at_step: Option<u64>,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let request = Request::PlanSwap { job: job.selector(), target, at_step, wait: self.wait };
+        let request = Request::PlanSwap {
+            job: job.selector(),
+            target,
+            at_step,
+            after: None,
+            wait: self.wait,
+        };
         match self.wait_for(pfod, request, job.name())? {
             Response::Swapped(swapped) => self.print(job, &swapped, output),
             other => Err(pfod.unexpected(&other).into()),

@@ -47,7 +47,7 @@ impl Job {
     fn plan(&mut self, table: ClockTable) -> Result<(), ConnectionError> {
         let job = JobSelector { job: self.name.clone(), uid: Some(user::own()) };
         let target = SwapTarget::Table { label: "selftest".to_owned(), table };
-        let swap = Request::PlanSwap { job, target, at_step: None, wait: false };
+        let swap = Request::PlanSwap { job, target, at_step: None, after: None, wait: false };
         match self.pfod.ask(swap)? {
             Response::Swapped(_) => Ok(()),
             other => Err(self.pfod.unexpected(&other)),

@@ -105,11 +105,11 @@ impl Job {
 
     /// Begins a swap; every rank changes at the step that the swap names, which is `at` if it is
     /// given. It replaces a swap whose step has yet to come. A plan in `target` has at most `most`
-    /// units.
+    /// units. If `after` is given, that still has to be the newest swap.
     pub(crate) fn swap(
         &self,
         target: SwapTarget,
-        at: Option<u64>,
+        (at, after): (Option<u64>, Option<u64>),
         most: usize,
     ) -> Result<Arc<Swap>, Refusal> {
         let plan = match target {
@@ -127,6 +127,7 @@ impl Job {
         };
         let mut members = self.members();
         members.check_free(&self.key.name)?;
+        members.plans.check_newest(after)?;
         let swap = self.begin_swap(&mut members, plan, at)?;
         if let Some(plan) = &swap.plan {
             members.plans.unload(plan);
@@ -249,13 +250,26 @@ mod tests {
     fn a_swap_to_a_table_leaves_the_loaded_plan_where_it_is() {
         let job = job("j", 1);
         job.load("loaded".into(), table(&[[900, 900]]), usize::MAX).unwrap();
-        let swap = job.swap(to_table("table", 1200), None, usize::MAX).unwrap();
+        let swap = job.swap(to_table("table", 1200), (None, None), usize::MAX).unwrap();
         assert_eq!(swap.plan.as_ref().unwrap().label, "table");
         let label = job.members().plans.loaded().map(|plan| plan.label.clone());
         assert_eq!(label.as_deref(), Some("loaded"));
-        let swap = job.swap(SwapTarget::Loaded, None, usize::MAX).unwrap();
+        let swap = job.swap(SwapTarget::Loaded, (None, None), usize::MAX).unwrap();
         assert_eq!(swap.plan.as_ref().unwrap().label, "loaded");
         assert!(job.members().plans.loaded().is_none());
+    }
+
+    #[test]
+    fn a_swap_after_one_that_is_not_the_newest_any_more_is_refused() {
+        let job = job("j", 1);
+        let swap = |after| job.swap(to_table("t", 900), (None, Some(after)), usize::MAX);
+        assert_eq!(swap(0).unwrap().number, 1);
+        let refusal = refused(swap(0));
+        assert_eq!(refusal.code, RefusalCode::LimitReached);
+        assert!(refusal.message.contains("number 1, and no longer 0"), "{}", refusal.message);
+        assert_eq!(job.members().plans.newest_number(), 1);
+        assert_eq!(swap(1).unwrap().number, 2);
+        assert_eq!(refused(swap(u64::MAX)).code, RefusalCode::LimitReached);
     }
 
     #[test]
@@ -264,7 +278,7 @@ mod tests {
         job.join(member(0, 0)).unwrap();
         job.load("loaded".into(), table(&[[900, 900]]), usize::MAX).unwrap();
         assert_eq!(
-            refused(job.swap(to_table("t", 1000), None, 9)).code,
+            refused(job.swap(to_table("t", 1000), (None, None), 9)).code,
             RefusalCode::PlanDoesNotFit
         );
         assert!(job.load("t".into(), table(&[[1000, 900]]), usize::MAX).is_err());
@@ -309,7 +323,7 @@ mod tests {
         assert_eq!(refusal.code, RefusalCode::LimitReached);
         assert!(refusal.message.starts_with("the plan has 2 instructions"), "{refusal}");
         assert!(refusal.message.ends_with("user 7 keeps leave room for 1"), "{refusal}");
-        assert!(job("j", 1).swap(to_table("t", 900), None, 2).is_ok());
+        assert!(job("j", 1).swap(to_table("t", 900), (None, None), 2).is_ok());
     }
 
     #[test]
@@ -365,7 +379,7 @@ mod tests {
         let limits = Runs::PowerLimits(label.into(), vec![200]);
         let refusals = [
             refused(job.load(label.into(), table(), usize::MAX)),
-            refused(job.swap(to_table(label, 900), None, usize::MAX)),
+            refused(job.swap(to_table(label, 900), (None, None), usize::MAX)),
             refused(job.fit(Runs::Table(label.into(), table()), usize::MAX)),
             refused(job.fit(limits, usize::MAX)),
         ];
@@ -380,7 +394,7 @@ mod tests {
         let rank = member(0, 0);
         job.join(rank.clone()).unwrap();
         for mhz in [900, 1200] {
-            let swap = job.swap(to_table(&mhz.to_string(), mhz), None, usize::MAX).unwrap();
+            let swap = job.swap(to_table(&mhz.to_string(), mhz), (None, None), usize::MAX).unwrap();
             rank.session.progress.swap.store(swap.number, Relaxed);
         }
         assert!(job.suspend_what_is_not_allowed().is_empty());

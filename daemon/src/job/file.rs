@@ -120,7 +120,7 @@ mod tests {
 
     fn record(job: &str) -> JobRecord {
         let job = example::job(job, 1);
-        job.swap(SwapTarget::DefaultClocks, Some(3), 0).unwrap();
+        job.swap(SwapTarget::DefaultClocks, (Some(3), None), 0).unwrap();
         JobRecord::of(&job, false).unwrap()
     }
 

@@ -224,7 +224,7 @@ mod tests {
             holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
             let by = holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap().by();
             assert_eq!(job.members().held, Some(by), "the connection holds it already");
-            let refusal = job.swap(SwapTarget::DefaultClocks, None, 0).unwrap_err();
+            let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
             assert_eq!(refusal.message, "user 7 (process 3) holds job j for measuring");
             let mut others = Holds::default();
             let refusal = others.take(&jobs, Arc::clone(&job), Uid(0), None).unwrap_err();
@@ -233,7 +233,7 @@ mod tests {
             drop(holds);
             until_free(&job).await;
             assert!(others.take(&jobs, Arc::clone(&job), Uid(0), None).is_ok());
-            let refusal = job.swap(SwapTarget::DefaultClocks, None, 0).unwrap_err();
+            let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
             assert!(refusal.message.starts_with("a sweep that user 0 started"), "{refusal}");
         });
     }

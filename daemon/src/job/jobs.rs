@@ -276,7 +276,7 @@ mod tests {
 
     fn run(jobs: &Jobs, job: &Job) {
         let (label, table) = ("p".into(), table(&[[900, 1200]]));
-        job.swap(SwapTarget::Table { label, table }, None, usize::MAX).unwrap();
+        job.swap(SwapTarget::Table { label, table }, (None, None), usize::MAX).unwrap();
         jobs.keep(job);
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let jobs = jobs_in(directory.path());
         let planned = jobs.find_or_create(key(7, "j"), 1);
         let waiting = SwapTarget::Table { label: "p".into(), table: table(&[[900, 900]]) };
-        planned.swap(waiting, Some(0), 4).unwrap();
+        planned.swap(waiting, (Some(0), None), 4).unwrap();
         jobs.keep(&planned);
         jobs.find_or_create(key(7, "j"), 2);
         let next = jobs_in(directory.path());
@@ -337,7 +337,7 @@ mod tests {
         let jobs = jobs_in(directory.path());
         let planned = jobs.find_or_create(key(7, "j"), 2);
         let table = table(&[[900, 900], [900, 900]]);
-        planned.swap(SwapTarget::Table { label: "p".into(), table }, Some(0), 4).unwrap();
+        planned.swap(SwapTarget::Table { label: "p".into(), table }, (Some(0), None), 4).unwrap();
         let job = jobs.find_or_create(key(7, "j"), 1);
         job.join(member(0, 0)).unwrap();
         let why = job.members().plans.current().unwrap().status().suspended.unwrap();

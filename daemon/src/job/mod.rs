@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn swap(job: &Job, target: SwapTarget, at: Option<u64>) -> Result<Arc<Swap>, Refusal> {
-        job.swap(target, at, usize::MAX)
+        job.swap(target, (at, None), usize::MAX)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pfo_protocol::PlanStatus;
+use pfo_protocol::{PlanStatus, Refusal, RefusalCode};
 
 use super::job_plan::JobPlan;
 use super::swap::Swap;
@@ -118,6 +118,15 @@ impl Plans {
         if self.former.len() > KEPT_NAMES {
             self.former.pop_front();
         }
+    }
+
+    /// Checks that nobody has begun another swap after this one.
+    pub(crate) fn check_newest(&self, after: Option<u64>) -> Result<(), Refusal> {
+        let newest = self.newest_number();
+        let Some(after) = after.filter(|after| *after != newest) else { return Ok(()) };
+        let message =
+            format!("the newest swap of the job is number {newest}, and no longer {after}");
+        Err(Refusal::new(RefusalCode::LimitReached, message, "look at the job again"))
     }
 
     /// What the job ran after the swap of that number; 0 is the time before the first. `Some(None)`

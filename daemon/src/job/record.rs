@@ -182,7 +182,7 @@ mod tests {
         let job = example::job("team/j", 1);
         for (mhz, step) in swaps {
             job.load(format!("{mhz}.json"), table(&[[*mhz, 900]]), usize::MAX).unwrap();
-            job.swap(SwapTarget::Loaded, Some(*step), 0).unwrap();
+            job.swap(SwapTarget::Loaded, (Some(*step), None), 0).unwrap();
         }
         job
     }
@@ -223,7 +223,7 @@ mod tests {
         let again = record.restore(&[]);
         let plan = again.load("next".into(), table(&[[900, 900]]), usize::MAX).unwrap();
         assert_eq!(plan.number, 3);
-        assert_eq!(again.swap(SwapTarget::Loaded, None, 0).unwrap().number, 3);
+        assert_eq!(again.swap(SwapTarget::Loaded, (None, None), 0).unwrap().number, 3);
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
             let rank = Member { session: session("team/j", 0), ..example::member(0, 0) };
             job.join(rank.clone()).unwrap();
             job.load("1200.json".into(), table(&[[1200, 900]]), usize::MAX).unwrap();
-            job.swap(SwapTarget::Loaded, Some(50), 0).unwrap();
+            job.swap(SwapTarget::Loaded, (Some(50), None), 0).unwrap();
             rank.session.progress.swap.store(took, Relaxed);
             for has_left in [false, true] {
                 rank.session.progress.ended.store(has_left, Relaxed);
@@ -342,7 +342,7 @@ mod tests {
             ..JobRecord::of(&job_after(&[(600, 0)]), true).unwrap()
         };
         let job = through_json(&record).restore(&[session("team/j", 0)]);
-        assert_eq!(job.swap(SwapTarget::Previous, None, 0).unwrap().number, u64::MAX);
+        assert_eq!(job.swap(SwapTarget::Previous, (None, None), 0).unwrap().number, u64::MAX);
         assert!(JobRecord::of(&job, true).is_some());
     }
 }

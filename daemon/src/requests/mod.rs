@@ -78,8 +78,8 @@ async fn run(
             let job = node.jobs.select(&permit, &job)?;
             Response::TrialsEnded(holds.end(&job, keep)?)
         }
-        Request::PlanSwap { job, target, at_step, wait } => {
-            plans::swap(node, &permit, &job, target, at_step, wait).await?
+        Request::PlanSwap { job, target, at_step, after, wait } => {
+            plans::swap(node, &permit, &job, (target, at_step, after), wait).await?
         }
         Request::WatchJobs => return Ok(Answer::Stream(Response::Done, stream::notices(node))),
         Request::Tap { job, counters } => {
@@ -241,7 +241,13 @@ mod tests {
 
     fn swap_of(uid: u32) -> Request {
         let job = JobSelector { job: "j".parse().unwrap(), uid: Some(Uid(uid)) };
-        Request::PlanSwap { job, target: SwapTarget::DefaultClocks, at_step: None, wait: false }
+        Request::PlanSwap {
+            job,
+            target: SwapTarget::DefaultClocks,
+            at_step: None,
+            after: None,
+            wait: false,
+        }
     }
 
     #[test]

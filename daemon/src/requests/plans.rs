@@ -72,12 +72,10 @@ pub(super) async fn swap(
     node: &Arc<Node>,
     permit: &Permit,
     job: &JobSelector,
-    target: SwapTarget,
-    at: Option<u64>,
+    (mut target, at, after): (SwapTarget, Option<u64>, Option<u64>),
     wait: bool,
 ) -> Result<Response, Refusal> {
     let job = node.jobs.select_for_swap(permit, job, (&target, at))?;
-    let mut target = target;
     while wait && !job.knows_steps() {
         // A table that waits counts towards the plans of its user.
         if let SwapTarget::Table { label, table } = target {
@@ -89,7 +87,7 @@ pub(super) async fn swap(
         sleep(POLL).await;
     }
     let (begun_in, begun_on, permit) = (Arc::clone(node), Arc::clone(&job), permit.clone());
-    let begin = move || begin(&begun_in, &permit, &begun_on, target, at);
+    let begin = move || begin(&begun_in, &permit, &begun_on, (target, at, after));
     let swap = blocking(begin).await??;
     while wait && !swap.is_complete() {
         sleep(POLL).await;
@@ -107,10 +105,9 @@ fn begin(
     node: &Node,
     permit: &Permit,
     job: &Arc<Job>,
-    target: SwapTarget,
-    at: Option<u64>,
+    (target, at, after): (SwapTarget, Option<u64>, Option<u64>),
 ) -> Result<Arc<Swap>, Refusal> {
-    let swap = job.swap(target, at, node.jobs.room_for_plans(job.key.uid))?;
+    let swap = job.swap(target, (at, after), node.jobs.room_for_plans(job.key.uid))?;
     node.jobs.keep(job);
     let (user, name) = (permit.user(), &job.key.name);
     let to = swap.plan.as_ref().map_or_else(

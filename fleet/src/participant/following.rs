@@ -26,9 +26,9 @@ impl Participant {
         }
         if self.is_cut_off() {
             let leaves = |seen: &Seen| Self::spans_nodes(seen) && seen.runs != Runs::DefaultClocks;
-            self.fresh().filter(|seen| leaves(seen))?;
+            let after = self.fresh().filter(|seen| leaves(seen))?.swap;
             self.swapping = Some(None);
-            return Some(Action::Swap(Run::DefaultClocks, None));
+            return Some(Action::Swap { run: Run::DefaultClocks, at: None, after });
         }
         let committed = self.shared.as_ref()?.committed();
         let mut committed = committed.map(|(number, proposal)| (number, Arc::clone(proposal)));
@@ -40,8 +40,9 @@ impl Participant {
                 if !self.lacking(&newest.1).is_empty() {
                     return None;
                 }
+                let after = self.fresh()?.swap;
                 self.swapping = Some(Some(newest.0));
-                Some(Action::Swap(newest.1.run.clone(), at))
+                Some(Action::Swap { run: newest.1.run.clone(), at, after })
             }
             Due::Report(report) => {
                 self.report = Some(report);

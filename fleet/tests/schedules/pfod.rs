@@ -27,6 +27,8 @@ pub(crate) struct Pfod {
     may_default: bool,
     /// The next step.
     pub(crate) next: u64,
+    /// How many swaps it has begun.
+    swaps_begun: u64,
     /// From which step on what runs.
     pub(crate) swaps: Vec<(u64, Ran)>,
 }
@@ -47,6 +49,7 @@ impl Pfod {
             next_step: Some(self.next),
             step_ms: Some(step_ms),
             runs,
+            swap: self.swaps_begun,
             held: None,
             slow: Vec::new(),
         }
@@ -92,10 +95,18 @@ impl Pfod {
     }
 
     /// As `pfod` does it: at exactly the step that is named or not at all; a swap whose step has
-    /// yet to come is replaced.
-    pub(crate) fn swap(&mut self, ran: Ran, at: Option<u64>, moves: bool) -> SwapAnswer {
+    /// yet to come is replaced. Only after the swap that was seen, as every request of an agent says.
+    pub(crate) fn swap(
+        &mut self,
+        ran: Ran,
+        (at, after): (Option<u64>, u64),
+        moves: bool,
+    ) -> SwapAnswer {
         if self.is_alone {
             return SwapAnswer::Refused("no rank of the job is here".into());
+        }
+        if after != self.swaps_begun {
+            return SwapAnswer::Refused("there was another swap".into());
         }
         let at = match at {
             Some(at) if at < self.next && moves => self.next,
@@ -104,6 +115,7 @@ impl Pfod {
         };
         self.swaps.retain(|(from, _)| *from < self.next);
         self.swaps.push((at, ran));
+        self.swaps_begun += 1;
         SwapAnswer::At(at)
     }
 }

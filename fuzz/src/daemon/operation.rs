@@ -329,6 +329,7 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
             job,
             target: target(input),
             at_step: if input.once_in(3) { Some(input.number()) } else { None },
+            after: None,
             wait: input.once_in(4),
         },
         13..19 => {

@@ -52,7 +52,7 @@ impl Victim {
         });
         let table = ClockTable::new(2, None, vec![planned.to_vec()]).expect("a table");
         let target = SwapTarget::Table { label: "victim.json".into(), table };
-        let swap = Request::PlanSwap { job, target, at_step: None, wait: false };
+        let swap = Request::PlanSwap { job, target, at_step: None, after: None, wait: false };
         let swapped = daemon.ask(LINES.len() - 1, swap);
         assert!(matches!(swapped, Some(Response::Swapped(_))), "{swapped:?}");
         Self::default()

@@ -68,7 +68,13 @@ fn label() -> String {
 }
 
 fn about_plans() -> Vec<Recorded> {
-    let swap = |target, at_step, wait| Request::PlanSwap { job: job(), target, at_step, wait };
+    let swap = |target, at_step, wait| Request::PlanSwap {
+        job: job(),
+        target,
+        at_step,
+        after: None,
+        wait,
+    };
     vec![
         request("gpus", "which GPUs the node has", Request::Gpus),
         request("status", "everything that status shows", Request::Status),
@@ -86,6 +92,17 @@ fn about_plans() -> Vec<Recorded> {
             "swap-default",
             "default clocks, at step 100",
             swap(SwapTarget::DefaultClocks, Some(100), false),
+        ),
+        request(
+            "swap-after",
+            "default clocks, if swap 7 is still the newest one",
+            Request::PlanSwap {
+                job: job(),
+                target: SwapTarget::DefaultClocks,
+                at_step: None,
+                after: Some(7),
+                wait: false,
+            },
         ),
         request(
             "swap-table",

@@ -32,6 +32,7 @@ pub(crate) struct SimJob {
 struct State {
     ran: Vec<Vec<u8>>,
     swaps: Vec<(u64, Vec<u8>)>,
+    begun: u64,
 }
 
 impl SimJob {
@@ -70,6 +71,7 @@ impl LocalJob for SimJob {
             next_step: Some(state.ran.len() as u64),
             step_ms: Some(self.step.as_millis() as u64),
             runs,
+            swap: state.begun,
             held: None,
             slow: Vec::new(),
         })
@@ -89,16 +91,18 @@ impl LocalJob for SimJob {
         format!("steps {first_step} to {last} of stage {}", self.stage).into_bytes()
     }
 
-    async fn swap(&self, run: &Run, slices: &Slices, at: Option<u64>) -> SwapAnswer {
+    async fn swap(&self, run: &Run, slices: &Slices, at: Option<u64>, after: u64) -> SwapAnswer {
         let slice = self.slice(run, slices);
         let mut state = self.state.lock().unwrap();
         let next = state.ran.len() as u64;
         match at {
             Some(at) if at < next => SwapAnswer::Refused(format!("step {at} has begun")),
+            _ if after != state.begun => SwapAnswer::Refused("there was another swap".into()),
             at => {
                 let at = at.unwrap_or(next);
                 state.swaps.retain(|(from, _)| *from < next);
                 state.swaps.push((at, slice));
+                state.begun += 1;
                 SwapAnswer::At(at)
             }
         }

@@ -70,7 +70,7 @@ pub(super) fn plans(target: &Target) -> io::Result<()> {
         let target = SwapTarget::Loaded;
         request(
             &control,
-            Request::PlanSwap { job: job.clone(), target, at_step: None, wait: false },
+            Request::PlanSwap { job: job.clone(), target, at_step: None, after: None, wait: false },
         )?;
         request(&control, Request::PlanRead(job.clone()))?;
     }
@@ -110,6 +110,7 @@ pub(super) fn administer(target: &Target) -> io::Result<()> {
         job,
         target: SwapTarget::DefaultClocks,
         at_step: None,
+        after: None,
         wait: false,
     };
     let run = TrialRun::Uniform(Mhz(210));

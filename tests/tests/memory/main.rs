@@ -240,7 +240,8 @@ fn ten_users_at_all_of_their_limits_do_not_reach_memory_max_of_pfod() {
         ClientMessage::Request(Request::PlanLoad { job: job(name), label, table }).to_frame()
     };
     let (load, target) = (load("kept").unwrap(), SwapTarget::Loaded);
-    let swap = Request::PlanSwap { job: job("kept"), target, at_step: None, wait: false };
+    let swap =
+        Request::PlanSwap { job: job("kept"), target, at_step: None, after: None, wait: false };
     let swap = ClientMessage::Request(swap).to_frame().unwrap();
     let mut held = Vec::new();
     for number in 0..USERS {

@@ -49,7 +49,7 @@ impl World {
                     self.ask_to_watch(node, AWAY_MS);
                 }
             }
-            Action::Look | Action::Load(..) | Action::Swap(..) => {
+            Action::Look | Action::Load(..) | Action::Swap { .. } => {
                 self.after(delay, node, Happens::Ask(life, Box::new(action)));
             }
             Action::Fetch(slices) => {
@@ -87,8 +87,10 @@ impl World {
                 Event::Loaded(number, (!is_away).then(|| Err("no such clock".into())))
             }
             Action::Load(number, _) => Event::Loaded(number, (!is_away).then_some(Ok(()))),
-            Action::Swap(..) if is_away => Event::Swapped(SwapAnswer::Unknown),
-            Action::Swap(run, at) => Event::Swapped(pfod.swap(ran_of(&run), at, moves)),
+            Action::Swap { .. } if is_away => Event::Swapped(SwapAnswer::Unknown),
+            Action::Swap { run, at, after } => {
+                Event::Swapped(pfod.swap(ran_of(&run), (at, after), moves))
+            }
             other => unreachable!("{other:?} is nothing for pfod"),
         };
         let event = match event {

@@ -108,6 +108,7 @@ impl LocalJob for SimJob {
             next_step: Some(self.next_step()),
             step_ms: Some(STEP.as_millis() as u64),
             runs,
+            swap: self.swaps().len() as u64,
             held: None,
             slow: Vec::new(),
         })
@@ -121,14 +122,17 @@ impl LocalJob for SimJob {
         Vec::new()
     }
 
-    async fn swap(&self, run: &Run, slices: &Slices, at: Option<u64>) -> SwapAnswer {
+    async fn swap(&self, run: &Run, slices: &Slices, at: Option<u64>, after: u64) -> SwapAnswer {
         let (slice, next) = (self.slice(run, slices), self.next_step());
         let at = at.unwrap_or(next);
         if at < next {
             return SwapAnswer::Refused(format!("step {at} has begun"));
         }
-        let swap = Swap { asked: Instant::now(), at, slice };
-        self.swaps.lock().unwrap_or_else(PoisonError::into_inner).push(swap);
+        let mut swaps = self.swaps.lock().unwrap_or_else(PoisonError::into_inner);
+        if after != swaps.len() as u64 {
+            return SwapAnswer::Refused("there was another swap".into());
+        }
+        swaps.push(Swap { asked: Instant::now(), at, slice });
         SwapAnswer::At(at)
     }
 }

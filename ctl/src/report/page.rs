@@ -93,8 +93,13 @@ fn summary(known: &Known<'_>) -> String {
         |energy_j| format!("{}, measured", joules(energy_j)),
     );
     let driver = daemon.driver.as_deref().unwrap_or("none");
+    let runs = if job.ranks.is_empty() {
+        format!("Has ended: its last rank on this node has left. It ran {plan}.")
+    } else {
+        format!("Runs {plan}, {}.", state(job).shown())
+    };
     list(&[
-        format!("Runs {plan}, {}.", state(job).shown()),
+        runs,
         format!("{} ranks on this node, {} stages.", job.ranks.len(), job.pp_degree),
         format!("Energy in the last {}: {energy}.", span(job.measured_for_s)),
         format!("pfod {}, driver {driver}.", daemon.version),

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 /// How long etcd may take to connect, and to answer. What is asked while its leader is gone is not
 /// answered at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// How often a silent connection is asked whether it is still there, and how long that may take.
 const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_budget::{Controller, Curve, Steering};
 use pfo_fleet::{Digest, Node};
-use pfo_protocol::{BudgetScope, BudgetStatus, BudgetSteering};
+use pfo_protocol::{BudgetFileTrouble, BudgetScope, BudgetStatus, BudgetSteering};
 
-use crate::budget::book::Book;
+use crate::budget::book::{Book, Kept};
 use crate::budget::decision::{Draw, decide};
 use crate::budget::fleet::parts::{FleetJob, NodeWatts, Parts};
 use crate::budget::fleet::record::{Blueprint, Curves, Given, JobCurve, NodeDraw, Share};
@@ -144,8 +144,8 @@ impl Decider {
             (status.budget_w, status.base_w) = (Some(draw.budget_w), base_w);
             status.drawn_w = Some(base_w + drawn_w);
             let problem = decided.as_ref().err().map(ToString::to_string);
-            let problem = problem.or_else(|| followed.level.problem.clone());
             status.problem = problem.or_else(|| self.absent(enrolled, &shares));
+            status.file = followed.level.trouble.clone().or(self.trouble(&book.orders[scope]));
             if let Ok(decided) = &decided {
                 status.reserve_w = decided.reserve_w;
                 status.price = Some(decided.price).filter(|price| price.is_finite());
@@ -193,7 +193,7 @@ impl Decider {
             let level = match self.followed.get_mut(scope) {
                 Some(followed) if followed.order == kept.order => {
                     if let Some(text) = &kept.text {
-                        followed.level.replace(text);
+                        followed.level.replace(&kept.order, text);
                     }
                     continue;
                 }
@@ -300,6 +300,13 @@ impl Decider {
             false => heard.draw.base_w,
         };
         others_w + self.heard.iter().map(node_w).sum::<f64>()
+    }
+
+    /// What the node where a budget was set says of its file.
+    fn trouble(&self, kept: &Kept) -> Option<BudgetFileTrouble> {
+        let said = &self.heard.get(kept.by_node.as_ref()?)?.draw.files;
+        let (_, trouble) = said.iter().find(|(scope, _)| *scope == kept.order.scope)?;
+        Some(trouble.clone())
     }
 
     /// Which nodes are silent, or say nothing at all, and what they count.

@@ -74,9 +74,7 @@ impl Level {
 
     /// Begins at what is drawn, in watts, at a moment in seconds since 1970.
     pub(super) fn begin(&mut self, at_s: f64, drawn_w: f64) {
-        if let Ok(drawn) = Series::constant(drawn_w) {
-            self.ramped.next(&drawn, at_s);
-        }
+        self.ramped.begin(at_s, drawn_w);
     }
 
     /// Reads its file again. Whether it says something else now.

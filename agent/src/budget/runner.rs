@@ -461,7 +461,7 @@ fn draw(
     Draw {
         jobs: own.iter().filter_map(gathered).collect(),
         base_w,
-        budget_w: followed.budget_w(base_w + drawn_w, elapsed_s),
+        budget_w: followed.budget_w(base_w + drawn_w, true, elapsed_s),
         elapsed_s,
         is_emergency: followed.order.emergency,
     }

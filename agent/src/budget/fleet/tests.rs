@@ -328,3 +328,39 @@ fn what_is_wrong_with_a_file_is_shown_from_the_node_where_the_budget_was_set_alo
     decider.hear(said, 2.0);
     assert_eq!(decider.decide(&book, &nobody(), 2.0).budgets[0].file, None);
 }
+
+#[test]
+fn a_ramp_begins_when_every_node_has_said_what_it_draws_and_not_at_a_part_of_it() {
+    let mut book = book(2000.0, false);
+    let kept = book.orders.get_mut(&BudgetScope::Fleet).unwrap();
+    (kept.order.down_w_per_s, kept.order.up_w_per_s) = (Some(1.0), Some(1.0));
+    let enrolled: BTreeSet<_> = ["a", "b", "c", "d"].map(node).into();
+    // What the other nodes said for an earlier budget is in the store.
+    let mut earlier = said(1);
+    for draw in earlier.values_mut() {
+        draw.jobs.clear();
+    }
+    let mut decider = Decider::after(node("a"), None);
+    let budget_w = |decider: &mut Decider, said| {
+        if decider.hear(said, 2.0) {
+            decider.learn(curves());
+        }
+        decider.decide(&book, &enrolled, 2.0).budgets[0].budget_w
+    };
+    assert_eq!(budget_w(&mut decider, earlier.clone()), None);
+    let mut some = said(2);
+    some.insert(node("d"), earlier[&node("d")].clone());
+    assert_eq!(budget_w(&mut decider, some), None);
+    let begins_w = budget_w(&mut decider, said(3)).unwrap();
+    assert!((2390.0..=2400.0).contains(&begins_w), "{begins_w} W of 2400 W");
+    // A node that never says anything holds nothing up for ever.
+    let mut decider = Decider::after(node("a"), None);
+    let levels: Vec<_> = (4..12)
+        .map(|number| {
+            let mut said = said(number);
+            said.remove(&node("d"));
+            budget_w(&mut decider, said)
+        })
+        .collect();
+    assert!(levels[0].is_none() && levels[7].is_some(), "{levels:?}");
+}

@@ -9,7 +9,8 @@ use pfo_tests::{Node, needs_root, true_frontier, wait};
 use serde_json::Value;
 
 use super::budgets::{
-    AT, LOCAL, PLANNED, SITES_W, admin, drawn_w, is_slowed, load, local, setup, status, until_below,
+    AT, LOCAL, PLANNED, ROOM, SITES_W, admin, drawn_w, is_slowed, load, local, setup, status,
+    until_below,
 };
 use super::cluster::{JOB, NODES, PATIENCE};
 use super::staged::{Staged, TIME_SCALE, frontier};
@@ -145,6 +146,38 @@ fn a_file_of_one_node_is_followed_by_all_within_the_ramps_and_all_say_what_is_wr
         node.until_so("nothing is wrong with the file", || budget(node)["file"].is_null());
     }
     assert!(staged.nodes[FILED].agent_log().contains("is followed again"));
+    other.stop();
+    staged.training.stop();
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn the_power_of_all_nodes_is_never_above_a_ramp_that_falls_or_rises() {
+    needs_root!();
+    let Some(staged) = Staged::start_with(setup) else { return };
+    let nodes = &staged.nodes;
+    let [whole, _] = frontier(&nodes[PLANNED], "1.2x");
+    load(&nodes[PLANNED], JOB, &whole);
+    let other = local(&nodes[AT], AT, LOCAL);
+    load(&nodes[AT], LOCAL, &true_frontier(&nodes[AT], TIME_SCALE));
+    let full_w = drawn_w(nodes, 5.0);
+    let low_w = SITES_W + 0.8 * (full_w - SITES_W);
+    let ramp = format!("{:.3}W", (full_w - low_w) / 60.0);
+    for to_w in [low_w, full_w] {
+        let to = format!("{to_w:.0}W");
+        let _ = admin(
+            &nodes[AT],
+            &["budget", "set", &to, "--for", "fleet", "--down", &ramp, "--up", &ramp],
+        );
+        nodes[AT].until_so("a level", || level_w(&nodes[AT]).is_some());
+        for _ in 0..20 {
+            let before_w = level_w(&nodes[AT]).unwrap();
+            let drawn_w = drawn_w(nodes, 4.0);
+            let most_w = before_w.max(level_w(&nodes[AT]).unwrap());
+            println!("{drawn_w:.0} W, {before_w:.0} W allowed");
+            assert!(drawn_w < ROOM * most_w, "{drawn_w} W of {most_w} W");
+        }
+    }
     other.stop();
     staged.training.stop();
 }

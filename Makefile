@@ -182,7 +182,7 @@ test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	cargo build --workspace --all-targets
 	$(WITH_SIGNALS) cargo test -p pfo-tests --test 'booted*' -- --ignored
 
-test-measured: setup ## Test what `tune` saves over four nodes, on a machine that does nothing else (takes minutes)
+test-measured: setup ## Measure what `tune` saves and how a budget holds over four nodes, on a machine that does nothing else (takes minutes)
 	cargo build --workspace --all-targets
 	$(WITH_SIGNALS) $(WAITING) cargo test --workspace --test fleet -- --ignored --test-threads=1
 

@@ -155,8 +155,11 @@ impl Controller {
             uncertain_w += known.factor.value() * (points[place].power_w - mean_w).abs();
             let is_power = |watts: &f64| watts.is_finite() && *watts >= 0.0;
             summed_w += seen.measured_w.filter(is_power).unwrap_or(job_w);
-            let is_done = known.ordered.is_none_or(|ordered| ordered == place);
-            known.waited_s = if is_done { 0.0 } else { known.waited_s + now.elapsed_s };
+            // While a ramp falls, a job is ordered something slower before it has changed to what it was ordered
+            // before.
+            let goes_there = |ordered: usize| (before + 1..=ordered).contains(&place);
+            let follows = known.ordered.is_none_or(|it| it == place || goes_there(it));
+            known.waited_s = if follows { 0.0 } else { known.waited_s + now.elapsed_s };
             known.ran = Some(place);
         }
         self.reserve.take(now.meter_w.unwrap_or(summed_w), counted_w, uncertain_w);

@@ -106,6 +106,11 @@ impl Ramped {
         Self { ramp, last: None }
     }
 
+    /// Begins, again if it has begun, at a power at a moment, in seconds.
+    pub fn begin(&mut self, at_s: f64, power_w: f64) {
+        self.last = Some((at_s, power_w));
+    }
+
     /// What may be drawn at a moment that is not before the one asked for last, in seconds. A drop that the
     /// series announces begins early enough to be complete in time; one that comes by surprise is as
     /// steep as the ramp allows.

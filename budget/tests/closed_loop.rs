@@ -158,6 +158,25 @@ fn a_job_that_does_not_follow_is_counted_as_it_is_and_limited() {
 }
 
 #[test]
+fn a_job_that_changes_slower_than_its_orders_is_not_limited_while_it_changes() {
+    let (mut controller, mut plant) = (Controller::new(), Plant::new(0, 0));
+    let mut orders = Vec::new();
+    for second in 0..60 {
+        let ramp_w = 950.0 - 5.0 * f64::from(second);
+        let now = one(&mut controller, &plant, false, ramp_w);
+        assert!(now.limits.is_empty(), "{:?} after {second} s", now.limits);
+        orders.extend(now.changes.get("job-00").copied());
+        // A swap takes four seconds, in which there is another order.
+        if second % 4 == 3 {
+            plant.running = orders[orders.len().saturating_sub(4)];
+        }
+    }
+    assert!(plant.running > 20, "{}", plant.running);
+    let deaf = (0..20).map(|_| one(&mut controller, &plant, false, 500.0)).last().unwrap();
+    assert!(deaf.limits.contains_key("job-00"));
+}
+
+#[test]
 fn a_job_gets_nothing_before_another_one_has_given_it() {
     let mut plants = twenty(0);
     run(&mut plants, 50, 0.0, false);

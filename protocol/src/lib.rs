@@ -19,8 +19,8 @@ mod tap;
 mod trial;
 
 pub use agent::budget::{
-    BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope, BudgetStatus,
-    BudgetSteering, BudgetTerms, BudgetedJob,
+    BudgetFileTrouble, BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope,
+    BudgetStatus, BudgetSteering, BudgetTerms, BudgetedJob,
 };
 pub use agent::calibration::{CalibratedClock, Calibration, CounterCheck, MemoryLock, ShareMore};
 pub use agent::first_plan::{BeginningRank, FirstPlan, FirstPlanState, PlanFile};

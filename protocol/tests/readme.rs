@@ -133,7 +133,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         ($($name:ident)*) => { BTreeMap::from([$((stringify!($name), shape::<p::$name>())),*]) };
     }
     shapes! {
-        AgentRequest AgentResponse AgentStatus BeginningRank BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
+        AgentRequest AgentResponse AgentStatus BeginningRank BudgetFileTrouble BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
         BudgetStatus BudgetSteering BudgetTerms BudgetedJob CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
         CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event FirstPlan
         FirstPlanState FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow

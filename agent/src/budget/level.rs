@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use pfo_budget::{Ramp, Ramped, Series};
-use pfo_protocol::{BudgetLevel, BudgetOrder, Refusal, RefusalCode};
+use pfo_protocol::{BudgetFileTrouble, BudgetLevel, BudgetOrder, Refusal, RefusalCode};
 
 use crate::bounded_file::text_of;
+use crate::budget::trouble;
 
 /// The level of one budget, followed through time.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub(super) struct Level {
     /// The text of the file that the series is from.
     text: String,
     /// What is wrong with the file now; what it said before stays in force.
-    pub(super) problem: Option<String>,
+    pub(super) trouble: Option<BudgetFileTrouble>,
 }
 
 impl Level {
@@ -36,7 +37,7 @@ impl Level {
                 (Err(why), None) => return Err(wrong(&why)),
             },
         };
-        Ok(Self { series, ramped: Ramped::new(ramp(order)), text, problem: None })
+        Ok(Self { series, ramped: Ramped::new(ramp(order)), text, trouble: None })
     }
 
     /// The level of an order whose file is another node's, and said this when it could be read last.
@@ -50,18 +51,20 @@ impl Level {
         };
         let series = series.map_err(|error| wrong(&error))?;
         let (ramped, text) = (Ramped::new(ramp(order)), text.unwrap_or_default().to_owned());
-        Ok(Self { series, ramped, text, problem: None })
+        Ok(Self { series, ramped, text, trouble: None })
     }
 
     /// Takes what that file says now.
-    pub(super) fn replace(&mut self, text: &str) {
+    pub(super) fn replace(&mut self, order: &BudgetOrder, text: &str) {
         if self.text != text {
-            match Series::from_csv(text) {
-                Ok(series) => (self.series, self.problem) = (series, None),
-                Err(error) => self.problem = Some(error.to_string()),
-            }
+            let read = Series::from_csv(text).map(|series| self.series = series);
+            self.says(order, read.err().map(|error| error.to_string()));
             self.text = text.to_owned();
         }
+    }
+
+    fn says(&mut self, order: &BudgetOrder, wrong: Option<String>) {
+        self.trouble = trouble::after(order, self.trouble.take(), wrong);
     }
 
     /// The text of its file, for the next agent.
@@ -71,25 +74,21 @@ impl Level {
 
     /// Begins at what is drawn, in watts, at a moment in seconds since 1970.
     pub(super) fn begin(&mut self, at_s: f64, drawn_w: f64) {
-        if let Ok(drawn) = Series::constant(drawn_w) {
-            self.ramped.next(&drawn, at_s);
-        }
+        self.ramped.begin(at_s, drawn_w);
     }
 
     /// Reads its file again. Whether it says something else now.
     pub(super) fn reread(&mut self, order: &BudgetOrder) -> bool {
         let BudgetLevel::File(path) = &order.level else { return false };
         match read(path) {
-            Ok((_, text)) if text == self.text => {
-                self.problem = None;
-                false
-            }
             Ok((series, text)) => {
-                (self.series, self.text, self.problem) = (series, text, None);
-                true
+                let is_new = text != self.text;
+                (self.series, self.text) = (series, text);
+                self.says(order, None);
+                is_new
             }
             Err(why) => {
-                self.problem = Some(why);
+                self.says(order, Some(why));
                 false
             }
         }
@@ -126,6 +125,7 @@ fn wrong(why: &impl std::fmt::Display) -> Refusal {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use pfo_protocol::BudgetScope;
 
@@ -141,6 +141,10 @@ mod tests {
         }
     }
 
+    fn why(level: &Level) -> &str {
+        level.trouble.as_ref().map_or("", |trouble| &trouble.why)
+    }
+
     #[test]
     fn a_file_is_read_again_and_what_it_said_stays_while_it_is_wrong_or_away() {
         let directory = tempfile::tempdir().unwrap();
@@ -153,15 +157,22 @@ mod tests {
         fs::write(&path, "0,2kW\n").unwrap();
         assert!(level.reread(&order));
         assert_eq!(level.at(2.0), 2000.0);
-        fs::write(&path, "0,much\n").unwrap();
-        assert!(!level.reread(&order) && level.problem.as_ref().unwrap().contains("line 1"));
+        for (content, wrong) in [("0,much\n", "line 1"), ("", "there is no budget")] {
+            fs::write(&path, content).unwrap();
+            assert!(!level.reread(&order) && why(&level).contains(wrong), "{level:?}");
+        }
         fs::remove_file(&path).unwrap();
-        assert!(!level.reread(&order) && level.problem.as_ref().unwrap().contains("cannot read"));
+        assert!(!level.reread(&order) && why(&level).contains("cannot read"));
         assert_eq!(level.at(3.0), 2000.0);
         let text = level.text().unwrap().to_owned();
         assert_eq!(Level::of(&order, Some(&text)).unwrap().at(3.0), 2000.0, "the next agent");
         fs::write(&path, "0,1kW\n").unwrap();
-        assert!(level.reread(&order) && level.problem.is_none());
+        assert!(level.reread(&order) && level.trouble.is_none());
+        // Root may read everything.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+        let _ = level.reread(&order);
+        assert_eq!(fs::read(&path).is_err(), why(&level).contains("denied"), "{level:?}");
+        assert_eq!(level.at(4.0), 1000.0);
     }
 
     #[test]
@@ -173,10 +184,10 @@ mod tests {
         assert!(Level::kept(&order, None).is_err());
         let mut level = Level::kept(&order, Some("0,2kW")).unwrap();
         assert_eq!(level.at(1.0), 2000.0);
-        level.replace("0,1kW");
-        assert_eq!((level.at(2.0), &level.problem), (1000.0, &None));
-        level.replace("0,much");
-        assert!(level.problem.is_some() && level.at(3.0) == 1000.0);
+        level.replace(&order, "0,1kW");
+        assert_eq!((level.at(2.0), &level.trouble), (1000.0, &None));
+        level.replace(&order, "0,much");
+        assert!(level.trouble.is_some() && level.at(3.0) == 1000.0);
     }
 
     #[test]

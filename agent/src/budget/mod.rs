@@ -20,6 +20,7 @@ mod level;
 mod partitions;
 mod report;
 mod runner;
+mod trouble;
 mod witness;
 
 pub(crate) use book::BudgetFiles;

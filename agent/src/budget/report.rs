@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use pfo_budget::{Reason, Share};
-use pfo_protocol::{BudgetReason, BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, Uid};
+use pfo_protocol::{
+    BudgetFileTrouble, BudgetReason, BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, Uid,
+};
 
 use crate::budget::book::{Book, Kept};
 use crate::budget::decision::Decided;
@@ -30,6 +32,7 @@ pub(super) fn undecided(kept: &Kept) -> BudgetStatus {
         reserve_w: 0.0,
         price: None,
         missing_w: None,
+        file: None,
         problem: None,
     }
 }
@@ -85,7 +88,7 @@ impl Shown {
     ) {
         let mut status = undecided(kept);
         (status.budget_w, status.base_w) = (Some(outcome.budget_w), outcome.base_w);
-        status.problem = outcome.problem.clone();
+        (status.file, status.problem) = (outcome.file.clone(), outcome.problem.clone());
         let drawn_w = |member: &&Member| {
             let known = known.get(&member.key).filter(|_| !member.is_limited);
             known.and_then(|known| known.drawn_w).unwrap_or(member.gpus_w)
@@ -133,5 +136,6 @@ pub(super) struct Outcome<'a> {
     pub(super) budget_w: f64,
     pub(super) base_w: f64,
     pub(super) decided: Option<&'a Decided>,
+    pub(super) file: Option<BudgetFileTrouble>,
     pub(super) problem: Option<String>,
 }

@@ -169,8 +169,8 @@ impl Budgets {
                     self.account(&mut kept.known, member, elapsed_s);
                 }
             }
-            let problem = problem.or_else(|| followed.level.problem.clone());
-            let outcome = Outcome { budget_w: draw.budget_w, base_w, decided, problem };
+            let file = followed.level.trouble.clone();
+            let outcome = Outcome { budget_w: draw.budget_w, base_w, decided, file, problem };
             shown.take(ordered, &own, &kept.known, &outcome);
             if let Some(decided) = decided {
                 let is_tight = decided.price > 0.0 || decided.missing_w.is_some();
@@ -461,7 +461,7 @@ fn draw(
     Draw {
         jobs: own.iter().filter_map(gathered).collect(),
         base_w,
-        budget_w: followed.budget_w(base_w + drawn_w, elapsed_s),
+        budget_w: followed.budget_w(base_w + drawn_w, true, elapsed_s),
         elapsed_s,
         is_emergency: followed.order.emergency,
     }

@@ -1,10 +1,12 @@
 //! Budgets as people read them.
 
 use pfo_protocol::{
-    BudgetLevel, BudgetReason, BudgetReport, BudgetStatus, BudgetSteering, BudgetTerms, BudgetedJob,
+    BudgetFileTrouble, BudgetLevel, BudgetReason, BudgetReport, BudgetStatus, BudgetSteering,
+    BudgetTerms, BudgetedJob,
 };
 
 use super::scope::shown;
+use crate::lease::now_unix_s;
 use crate::output::Look;
 use crate::status::quantity::{percent, span, watt_hours, watts};
 use crate::status::table::{Cell, Table};
@@ -74,8 +76,16 @@ fn troubles(budget: &BudgetStatus) -> Vec<String> {
             watts(missing_w)
         )
     });
+    let file = budget.file.as_ref().map(|BudgetFileTrouble { node, why, since_unix_s }| {
+        let on = node.as_ref().map_or(String::new(), |node| format!("on node {node}, "));
+        let for_s = now_unix_s().saturating_sub(*since_unix_s) as f64;
+        format!(
+            "the budget for {scope}: {on}{why} (for {}); what the file said before stays in force",
+            span(for_s)
+        )
+    });
     let problem = budget.problem.as_ref().map(|why| format!("the budget for {scope}: {why}"));
-    missing.into_iter().chain(problem).collect()
+    missing.into_iter().chain(file).chain(problem).collect()
 }
 
 fn job_row(job: &BudgetedJob) -> [Cell; 7] {
@@ -248,6 +258,11 @@ mod tests {
             reserve_w: 1.0,
             price: Some(0.001),
             missing_w: Some(50.0),
+            file: Some(BudgetFileTrouble {
+                node: Some("node-c".into()),
+                why: "/etc/pfo/day.csv: line 1".into(),
+                since_unix_s: now_unix_s() - 7200,
+            }),
             problem: Some("pfod does not answer".into()),
         };
         BudgetReport { budgets: vec![budget], terms: Vec::new(), jobs: vec![job] }
@@ -273,7 +288,9 @@ mod tests {
     fn a_budget_that_cannot_be_kept_is_no_table_alone() {
         let text =
             report(&report_of(job(BudgetReason::Price)), Look { colour: false, width: None });
-        for said in ["50 W are missing", "pfod does not answer", "least loss", "900 W", "25.0 %"] {
+        let file = "on node node-c, /etc/pfo/day.csv: line 1 (for 2 h";
+        let said = ["50 W are missing", "pfod does not answer", "least loss", "900 W", "25.0 %"];
+        for said in said.into_iter().chain([file, "said before stays in force"]) {
             assert!(text.contains(said), "{said} in\n{text}");
         }
     }

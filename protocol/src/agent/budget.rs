@@ -139,8 +139,21 @@ pub struct BudgetStatus {
     pub price: Option<f64>,
     /// The watts that are missing even with every job at its floor.
     pub missing_w: Option<f64>,
-    /// What is wrong, if anything.
+    /// What is wrong with its file, if anything. What the file said before stays in force.
+    pub file: Option<BudgetFileTrouble>,
+    /// What else is wrong, if anything.
     pub problem: Option<String>,
+}
+
+/// Why the file of a budget cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetFileTrouble {
+    /// The node that reads it, in a budget of the fleet.
+    pub node: Option<String>,
+    /// What is wrong, with the path.
+    pub why: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_s: u64,
 }
 
 /// How a job is slowed down.

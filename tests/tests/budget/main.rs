@@ -215,7 +215,9 @@ fn a_file_is_followed_and_a_job_with_more_weight_gives_up_less() {
 
     let _ = node.plan_file("day.csv", b"0,much\n");
     node.until_so("the file is named", || {
-        status(&node)["budgets"][0]["problem"].as_str().is_some_and(|why| why.contains("line 1"))
+        status(&node)["budgets"][0]["file"]["why"]
+            .as_str()
+            .is_some_and(|why| why.contains("line 1"))
     });
     assert!((status(&node)["budgets"][0]["budget_w"].as_f64().unwrap() - budget_w).abs() < 1.0);
     stop(trainings);

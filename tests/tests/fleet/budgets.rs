@@ -13,17 +13,17 @@ use super::cluster::{JOB, NODES, PATIENCE};
 use super::staged::{Staged, TIME_SCALE, frontier};
 
 /// The node with the frontier of the job over all of them.
-const PLANNED: usize = 1;
+pub(crate) const PLANNED: usize = 1;
 
 /// A job on one node, and that.
-const LOCAL: &str = "local";
-const AT: usize = 0;
+pub(crate) const LOCAL: &str = "local";
+pub(crate) const AT: usize = 0;
 
 /// What is kept free for what counters scatter on a busy machine.
-const ROOM: f64 = 1.02;
+pub(crate) const ROOM: f64 = 1.02;
 
 /// A GPU for the stage of the job over all nodes, and four others.
-fn setup(_: usize) -> Setup {
+pub(crate) fn setup(_: usize) -> Setup {
     Setup {
         machine: MachineSetup { gpus: "5xA40", ..MachineSetup::default() },
         agent_rules: "[budget]\nevery_s = 1\nsite_w_per_gpu = 10\n",
@@ -32,10 +32,10 @@ fn setup(_: usize) -> Setup {
 }
 
 /// The watts of the sites of all GPUs.
-const SITES_W: f64 = 10.0 * 5.0 * 4.0;
+pub(crate) const SITES_W: f64 = 10.0 * 5.0 * 4.0;
 
 /// A training of the node's GPUs that the job over all nodes does not have, with a frontier.
-fn local(node: &Node, number: usize, job: &str) -> Training {
+pub(crate) fn local(node: &Node, number: usize, job: &str) -> Training {
     let gpus: Vec<String> =
         (0..5).filter(|gpu| *gpu != number).map(|gpu| gpu.to_string()).collect();
     let options = ["--time-scale", TIME_SCALE, "--gpus", &gpus.join(",")];
@@ -45,20 +45,20 @@ fn local(node: &Node, number: usize, job: &str) -> Training {
     training
 }
 
-fn load(node: &Node, job: &str, frontier: &str) {
+pub(crate) fn load(node: &Node, job: &str, frontier: &str) {
     let _ = node.pfoctl(&Identity::own(), &["plan", "load", job, frontier]).printed();
 }
 
-fn admin(node: &Node, arguments: &[&str]) -> String {
+pub(crate) fn admin(node: &Node, arguments: &[&str]) -> String {
     node.pfoctl(&Identity::administrator(), arguments).printed()
 }
 
-fn status(node: &Node) -> Value {
+pub(crate) fn status(node: &Node) -> Value {
     node.pfoctl(&Identity::administrator(), &["budget", "status", "--json"]).json()
 }
 
 /// What all GPUs of all nodes drew for a while, and their sites, in watts.
-fn drawn_w(nodes: &[Node], seconds: f64) -> f64 {
+pub(crate) fn drawn_w(nodes: &[Node], seconds: f64) -> f64 {
     let counted_j = || {
         let of_node = |node: &Node| {
             (0..node.machine.gpu_count()).map(|gpu| node.machine.energy_j(gpu)).sum::<f64>()
@@ -71,7 +71,7 @@ fn drawn_w(nodes: &[Node], seconds: f64) -> f64 {
 }
 
 /// Waits until less is drawn than this, and checks that it stays so.
-fn until_below(nodes: &[Node], budget_w: f64) -> f64 {
+pub(crate) fn until_below(nodes: &[Node], budget_w: f64) -> f64 {
     let began = Instant::now();
     let below = wait::until_within(PATIENCE, || match drawn_w(nodes, 1.0) {
         drawn_w if drawn_w < budget_w => Ok(()),
@@ -85,16 +85,16 @@ fn until_below(nodes: &[Node], budget_w: f64) -> f64 {
     took_s
 }
 
-fn label(node: &Node, job: &str) -> Option<String> {
+pub(crate) fn label(node: &Node, job: &str) -> Option<String> {
     node.job(job).plan.map(|plan| plan.label)
 }
 
-fn is_slowed(node: &Node, job: &str) -> bool {
+pub(crate) fn is_slowed(node: &Node, job: &str) -> bool {
     label(node, job).is_some_and(|label| label.contains(" in budget ") || label.contains("all at"))
 }
 
 /// Waits until every node says the same of a job.
-fn until_said_alike(nodes: &[Node], job: &str) {
+pub(crate) fn until_said_alike(nodes: &[Node], job: &str) {
     let said = |node: &Node| {
         let explain = ["budget", "explain", job, "--json"];
         let ran = node.pfoctl(&Identity::administrator(), &explain).json();
@@ -128,7 +128,7 @@ fn decider(nodes: &[Node], except: Option<usize>) -> usize {
 }
 
 /// The GPUs of a node that a power limit below their own holds.
-fn limited(node: &Node) -> usize {
+pub(crate) fn limited(node: &Node) -> usize {
     let machine = &node.machine;
     (0..machine.gpu_count())
         .filter(|gpu| machine.power_limit_w(*gpu) < machine.default_power_limit_w(*gpu))

@@ -16,6 +16,8 @@ mod possible;
 mod replicas;
 mod requeued;
 mod saved;
+mod selectors;
+mod series;
 mod slow_node;
 mod staged;
 mod stragglers;

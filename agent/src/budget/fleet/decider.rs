@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_budget::{Controller, Curve, Steering};
 use pfo_fleet::{Digest, Node};
-use pfo_protocol::{BudgetScope, BudgetStatus, BudgetSteering};
+use pfo_protocol::{BudgetFileTrouble, BudgetScope, BudgetStatus, BudgetSteering};
 
-use crate::budget::book::Book;
+use crate::budget::book::{Book, Kept};
 use crate::budget::decision::{Draw, decide};
 use crate::budget::fleet::parts::{FleetJob, NodeWatts, Parts};
 use crate::budget::fleet::record::{Blueprint, Curves, Given, JobCurve, NodeDraw, Share};
@@ -31,6 +31,8 @@ const NAMED: usize = 8;
 struct Heard {
     draw: NodeDraw,
     silent_s: f64,
+    /// Whether it was said while this agent has listened. What the store has may be of an earlier budget.
+    is_new: bool,
 }
 
 impl Heard {
@@ -83,9 +85,13 @@ impl Decider {
     ) -> bool {
         let mut before = std::mem::take(&mut self.heard);
         for (node, draw) in said {
-            let silent_s = before.remove(&node).filter(|heard| heard.draw.number == draw.number);
-            let silent_s = silent_s.map_or(0.0, |heard| heard.silent_s + elapsed_s);
-            self.heard.insert(node, Heard { draw, silent_s });
+            let heard = match before.remove(&node) {
+                Some(heard) if heard.draw.number == draw.number => {
+                    Heard { silent_s: heard.silent_s + elapsed_s, ..heard }
+                }
+                former => Heard { draw, silent_s: 0.0, is_new: former.is_some() },
+            };
+            self.heard.insert(node, heard);
         }
         let is_unknown = |(node, heard): (&Node, &Heard)| {
             heard.draw.jobs.iter().any(|job| {
@@ -137,15 +143,17 @@ impl Decider {
                 inherit(&mut followed.controller, before, &own);
             }
             let base_w = self.base_w(scope, &jobs, &shares);
-            let draw = draw(followed, &own, base_w, before.as_ref(), elapsed_s);
+            let drawn = Drawn { own: &own, base_w, is_all: self.hears_all(enrolled) };
+            let draw = draw(followed, &drawn, before.as_ref(), elapsed_s);
             let decided = decide(&mut followed.controller, &draw);
             let mut status = undecided(&book.orders[scope]);
             let drawn_w: f64 = own.iter().map(|job| job.drawn_w()).sum();
-            (status.budget_w, status.base_w) = (Some(draw.budget_w), base_w);
+            status.budget_w = followed.has_begun().then_some(draw.budget_w);
+            status.base_w = base_w;
             status.drawn_w = Some(base_w + drawn_w);
             let problem = decided.as_ref().err().map(ToString::to_string);
-            let problem = problem.or_else(|| followed.level.problem.clone());
             status.problem = problem.or_else(|| self.absent(enrolled, &shares));
+            status.file = followed.level.trouble.clone().or(self.trouble(&book.orders[scope]));
             if let Ok(decided) = &decided {
                 status.reserve_w = decided.reserve_w;
                 status.price = Some(decided.price).filter(|price| price.is_finite());
@@ -193,7 +201,7 @@ impl Decider {
             let level = match self.followed.get_mut(scope) {
                 Some(followed) if followed.order == kept.order => {
                     if let Some(text) = &kept.text {
-                        followed.level.replace(text);
+                        followed.level.replace(&kept.order, text);
                     }
                     continue;
                 }
@@ -302,6 +310,19 @@ impl Decider {
         others_w + self.heard.iter().map(node_w).sum::<f64>()
     }
 
+    /// What the node where a budget was set says of its file.
+    fn trouble(&self, kept: &Kept) -> Option<BudgetFileTrouble> {
+        let said = &self.heard.get(kept.by_node.as_ref()?)?.draw.files;
+        let (_, trouble) = said.iter().find(|(scope, _)| *scope == kept.order.scope)?;
+        Some(trouble.clone())
+    }
+
+    /// Whether every node has said what it draws since this agent listens.
+    fn hears_all(&self, enrolled: &BTreeSet<Node>) -> bool {
+        let is_new = |node: &Node| self.heard.get(node).is_some_and(|heard| heard.is_new);
+        enrolled.iter().all(is_new)
+    }
+
     /// Which nodes are silent, or say nothing at all, and what they count.
     fn absent(&self, enrolled: &BTreeSet<Node>, shares: &BTreeMap<Node, Share>) -> Option<String> {
         let silent = self.heard.iter().filter(|(_, heard)| heard.is_silent());
@@ -324,21 +345,30 @@ impl Decider {
     }
 }
 
+/// What is drawn for one budget.
+struct Drawn<'a> {
+    own: &'a [&'a Parts<'a>],
+    base_w: f64,
+    /// Whether nothing is missing.
+    is_all: bool,
+}
+
 /// Everything that a decision for one budget follows from.
 fn draw(
     followed: &mut Followed,
-    own: &[&Parts<'_>],
-    base_w: f64,
+    &Drawn { own, base_w, is_all }: &Drawn<'_>,
     before: Option<&Blueprint>,
     elapsed_s: f64,
 ) -> Draw<FleetJob> {
     let drawn_w: f64 = own.iter().map(|job| job.drawn_w()).sum();
-    let begins_w = before.and_then(|before| budget_before(before, followed));
+    let before_w = before.and_then(|before| budget_before(before, followed));
+    let is_all = is_all || before_w.is_some();
+    let begins_w = before_w.unwrap_or(base_w + drawn_w);
     let correction = |job: &Parts<'_>| followed.controller.correction(&job.job.to_string());
     Draw {
         jobs: own.iter().filter_map(|job| job.gathered(correction(job))).collect(),
         base_w,
-        budget_w: followed.budget_w(begins_w.unwrap_or(base_w + drawn_w), elapsed_s),
+        budget_w: followed.budget_w(begins_w, is_all, elapsed_s),
         elapsed_s,
         is_emergency: followed.order.emergency,
     }

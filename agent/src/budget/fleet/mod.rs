@@ -7,6 +7,7 @@
 //! the others count it for that.
 
 mod decider;
+mod files;
 mod link;
 mod parts;
 mod record;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use pfo_budget::Point;
 use pfo_fleet::{Digest, Node};
 use pfo_protocol::{
-    BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, JobName, PartitionName, Uid,
+    BudgetFileTrouble, BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, JobName,
+    PartitionName, Uid,
 };
 use pfo_store::digest_of;
 use serde::de::DeserializeOwned;
@@ -34,6 +35,9 @@ pub(in crate::budget) struct NodeDraw {
     pub(in crate::budget) limits_w: Option<f64>,
     /// The jobs that count for a budget of the fleet.
     pub(in crate::budget) jobs: Vec<JobDraw>,
+    /// What is wrong with the files of budgets that were set at the node.
+    #[serde(default)]
+    pub(in crate::budget) files: Vec<(BudgetScope, BudgetFileTrouble)>,
 }
 
 /// A job, as far as it is on one node.

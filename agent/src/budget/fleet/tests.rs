@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_fleet::Node;
-use pfo_protocol::{BudgetLevel, BudgetOrder, BudgetScope, BudgetSteering, Uid};
+use pfo_protocol::{BudgetFileTrouble, BudgetLevel, BudgetOrder, BudgetScope, BudgetSteering, Uid};
 
 use super::decider::Decider;
 use super::record::{Blueprint, Curves, Given, JobCurve, JobDraw, NodeDraw, Told, json};
@@ -74,6 +74,7 @@ fn draw(number: u64, jobs: Vec<JobDraw>) -> NodeDraw {
         site_w: 5.0,
         limits_w: Some(3000.0),
         jobs,
+        files: Vec::new(),
     }
 }
 
@@ -297,4 +298,69 @@ fn what_an_older_agent_says_is_in_no_partition() {
     let mut older: serde_json::Value = serde_json::from_slice(&json(&sound)).unwrap();
     let _ = older["jobs"][0].as_object_mut().unwrap().remove("partition").unwrap();
     assert_eq!(NodeDraw::read(&json(&older)), Some(sound));
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_shown_from_the_node_where_the_budget_was_set_alone() {
+    let trouble = |node: &str| BudgetFileTrouble {
+        node: Some(node.into()),
+        why: format!("/etc/pfo/{node}.csv: line 1"),
+        since_unix_s: 7,
+    };
+    let mut said = said(1);
+    for name in ["b", "c"] {
+        said.get_mut(&node(name)).unwrap().files = vec![(BudgetScope::Fleet, trouble(name))];
+    }
+    let mut book = book(2100.0, false);
+    let kept = book.orders.get_mut(&BudgetScope::Fleet).unwrap();
+    kept.order.level = BudgetLevel::File("/etc/pfo/c.csv".into());
+    (kept.text, kept.by_node) = (Some("0,2100W".into()), Some(node("c")));
+    let mut decider = decider(None, said.clone());
+    let status = decider.decide(&book, &nobody(), 2.0).budgets.remove(0);
+    assert_eq!((status.budget_w, status.file), (Some(2100.0), Some(trouble("c"))));
+    // What it has said last holds while the node is silent, which is a problem of its own.
+    decider.hear(said.clone(), 30.0);
+    let status = decider.decide(&book, &nobody(), 30.0).budgets.remove(0);
+    assert!(status.file.is_some() && status.problem.unwrap().contains("node c has said nothing"));
+    for draw in said.values_mut() {
+        (draw.number, draw.files) = (2, Vec::new());
+    }
+    decider.hear(said, 2.0);
+    assert_eq!(decider.decide(&book, &nobody(), 2.0).budgets[0].file, None);
+}
+
+#[test]
+fn a_ramp_begins_when_every_node_has_said_what_it_draws_and_not_at_a_part_of_it() {
+    let mut book = book(2000.0, false);
+    let kept = book.orders.get_mut(&BudgetScope::Fleet).unwrap();
+    (kept.order.down_w_per_s, kept.order.up_w_per_s) = (Some(1.0), Some(1.0));
+    let enrolled: BTreeSet<_> = ["a", "b", "c", "d"].map(node).into();
+    // What the other nodes said for an earlier budget is in the store.
+    let mut earlier = said(1);
+    for draw in earlier.values_mut() {
+        draw.jobs.clear();
+    }
+    let mut decider = Decider::after(node("a"), None);
+    let budget_w = |decider: &mut Decider, said| {
+        if decider.hear(said, 2.0) {
+            decider.learn(curves());
+        }
+        decider.decide(&book, &enrolled, 2.0).budgets[0].budget_w
+    };
+    assert_eq!(budget_w(&mut decider, earlier.clone()), None);
+    let mut some = said(2);
+    some.insert(node("d"), earlier[&node("d")].clone());
+    assert_eq!(budget_w(&mut decider, some), None);
+    let begins_w = budget_w(&mut decider, said(3)).unwrap();
+    assert!((2390.0..=2400.0).contains(&begins_w), "{begins_w} W of 2400 W");
+    // A node that never says anything holds nothing up for ever.
+    let mut decider = Decider::after(node("a"), None);
+    let levels: Vec<_> = (4..12)
+        .map(|number| {
+            let mut said = said(number);
+            said.remove(&node("d"));
+            budget_w(&mut decider, said)
+        })
+        .collect();
+    assert!(levels[0].is_none() && levels[7].is_some(), "{levels:?}");
 }

@@ -5,20 +5,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pfo_budget::Controller;
-use pfo_protocol::{BudgetLevel, GpuName, GpuUuid, Request, Response};
-use pfo_service::{blocking, now_ns};
+use pfo_protocol::{GpuName, GpuUuid, Request, Response};
+use pfo_service::now_ns;
 use pfo_store::{StoreError, Topic};
 use tokio::time::Instant;
 
-use crate::budget::book::Book;
 use crate::budget::budgets::BudgetMeans;
 use crate::budget::decision::{Draw, decide};
 use crate::budget::fleet::decider::Decider;
+use crate::budget::fleet::files::Files;
 use crate::budget::fleet::link::{Link, Received};
 use crate::budget::fleet::record::{Blueprint, Curves, Given, JobCurve, JobDraw, NodeDraw};
 use crate::budget::gather::{Member, Node};
 use crate::budget::known::Known;
-use crate::budget::level::Level;
 use crate::job::JobKey;
 
 /// The deciding agent counts as silent after this many seconds, or this many of its own intervals, whichever
@@ -42,6 +41,7 @@ const SOONEST: f64 = 0.8;
 #[derive(Default)]
 pub(in crate::budget) struct Turns {
     told: Option<Curves>,
+    files: Files,
     decider: Option<Decider>,
     decided: Option<Instant>,
     decided_for: u64,
@@ -67,14 +67,16 @@ pub(in crate::budget) struct Look<'a> {
 impl Turns {
     /// Says, decides and takes. The blueprint that is in force, if there is one.
     pub(in crate::budget) async fn take(&mut self, look: &Look<'_>) -> Option<Received> {
+        if look.link.away().is_none() {
+            self.files.reread(look.link).await;
+        }
         let curves = self.say_curves(look).await;
         let draw = self.draw(look, &curves).await;
         look.link.say(&draw).await;
-        if look.link.away().is_none() {
-            reread(look.link).await;
-            if let Err(error) = self.decide(look).await {
-                tracing::debug!("cannot decide for the fleet: {error}");
-            }
+        if look.link.away().is_none()
+            && let Err(error) = self.decide(look).await
+        {
+            tracing::debug!("cannot decide for the fleet: {error}");
         }
         look.link.blueprint()
     }
@@ -159,6 +161,7 @@ impl Turns {
             site_w: f64::from(config.site_w_per_gpu.get()),
             limits_w: self.limits_w(look).await,
             jobs: look.own.iter().filter_map(job).collect(),
+            files: self.files.troubles(),
         }
     }
 
@@ -282,32 +285,4 @@ fn is_due(link: &Link, now: Option<&Received>, every_s: f64) -> bool {
     now.is_none_or(|now| {
         now.blueprint.by == *link.me() || now.at.elapsed().as_secs_f64() > silent_s
     })
-}
-
-/// Reads the files of budgets that were set at this node, and hands on what they say now.
-async fn reread(link: &Link) {
-    let book: Book = link.book();
-    for (scope, kept) in book.orders {
-        let BudgetLevel::File(_) = &kept.order.level else { continue };
-        if kept.by_node.as_ref() != Some(link.me()) {
-            continue;
-        }
-        let order = kept.order.clone();
-        let read = blocking(move || Level::of(&order, None)).await;
-        let Ok(Ok(level)) = read else { continue };
-        let text = level.text().map(str::to_owned);
-        if text == kept.text {
-            continue;
-        }
-        let changed = link.order(move |book| {
-            if let Some(now) = book.orders.get_mut(&scope).filter(|now| now.order == kept.order) {
-                now.text.clone_from(&text);
-            }
-            Ok(())
-        });
-        match changed.await {
-            Ok(()) => tracing::info!("the file of a power budget of the fleet says something else"),
-            Err(why) => tracing::warn!("{}", why.message),
-        }
-    }
 }

@@ -50,7 +50,7 @@ fn budgets<'a>() -> Subject<&'a BudgetStatus> {
                 "pfo_budget_problem",
                 None,
                 "1 if something is wrong with the budget, which `pfoctl budget status` says, else 0.",
-                |budget| flag(budget.problem.is_some()),
+                |budget| flag(budget.problem.is_some() || budget.file.is_some()),
             ),
         ],
     }

@@ -78,6 +78,7 @@ fn budget(job: JobName, uid: Uid) -> BudgetReport {
         reserve_w: 1.0,
         price: None,
         missing_w: Some(100.0),
+        file: None,
         problem: None,
     };
     let budgeted = BudgetedJob {

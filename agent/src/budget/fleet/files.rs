@@ -1,0 +1,86 @@
+//! The files of budgets of the fleet that were set at this node. What they say is handed on, and so is what is
+//! wrong with them.
+
+use std::collections::BTreeMap;
+
+use pfo_protocol::{BudgetFileTrouble, BudgetLevel, BudgetScope};
+use pfo_service::blocking;
+use pfo_store::Topic;
+
+use crate::budget::book::Kept;
+use crate::budget::fleet::link::Link;
+use crate::budget::fleet::record::NodeDraw;
+use crate::budget::level::Level;
+use crate::budget::trouble;
+
+/// What is wrong with them.
+#[derive(Default)]
+pub(super) struct Files {
+    /// None while it is not known what an earlier agent of the node has found.
+    troubles: Option<BTreeMap<BudgetScope, BudgetFileTrouble>>,
+}
+
+impl Files {
+    /// What is wrong, for the other nodes.
+    pub(super) fn troubles(&self) -> Vec<(BudgetScope, BudgetFileTrouble)> {
+        self.troubles.clone().unwrap_or_default().into_iter().collect()
+    }
+
+    /// Reads them, and hands on what they say now.
+    pub(super) async fn reread(&mut self, link: &Link) {
+        let mut before = match self.troubles.take() {
+            Some(before) => before,
+            None => found_before(link).await,
+        };
+        let mut troubles = BTreeMap::new();
+        for (scope, kept) in link.book().orders {
+            let is_ours = kept.by_node.as_ref() == Some(link.me());
+            if !is_ours || !matches!(kept.order.level, BudgetLevel::File(_)) {
+                continue;
+            }
+            let order = kept.order.clone();
+            let Ok(read) = blocking(move || Level::of(&order, None)).await else { continue };
+            let wrong = read.as_ref().err().map(|why| why.message.clone());
+            if let Some(found) = trouble::after(&kept.order, before.remove(&scope), wrong) {
+                let node = Some(link.me().to_string());
+                troubles.insert(scope, BudgetFileTrouble { node, ..found });
+            }
+            if let Ok(level) = read {
+                hand_on(link, &kept, level.text()).await;
+            }
+        }
+        self.troubles = Some(troubles);
+    }
+}
+
+/// What this node has said last, maybe by an earlier agent.
+async fn found_before(link: &Link) -> BTreeMap<BudgetScope, BudgetFileTrouble> {
+    match link.said::<NodeDraw>(Topic::Draw).await {
+        Ok(mut said) => {
+            let own = said.remove(link.me());
+            own.map(|draw| draw.files.into_iter().collect()).unwrap_or_default()
+        }
+        Err(error) => {
+            tracing::debug!("cannot ask what this node has said: {error}");
+            BTreeMap::new()
+        }
+    }
+}
+
+/// Hands on what a file says, if that is something else than before.
+async fn hand_on(link: &Link, kept: &Kept, text: Option<&str>) {
+    if text == kept.text.as_deref() {
+        return;
+    }
+    let changed = link.order(|book| {
+        let ordered = book.orders.get_mut(&kept.order.scope);
+        if let Some(now) = ordered.filter(|now| now.order == kept.order) {
+            now.text = text.map(str::to_owned);
+        }
+        Ok(())
+    });
+    match changed.await {
+        Ok(()) => tracing::info!("the file of a power budget of the fleet says something else"),
+        Err(why) => tracing::warn!("{}", why.message),
+    }
+}

@@ -58,6 +58,8 @@ pub(in crate::budget) struct Decider {
     me: Node,
     followed: BTreeMap<BudgetScope, Followed>,
     heard: BTreeMap<Node, Heard>,
+    /// Whether it has heard what the store had at first.
+    listens: bool,
     curves: BTreeMap<(Node, JobKey), (Digest, JobCurve)>,
     before: Option<Blueprint>,
     /// Jobs of which what another agent has ordered is to be taken over.
@@ -71,28 +73,33 @@ impl Decider {
             me,
             followed: BTreeMap::new(),
             heard: BTreeMap::new(),
+            listens: false,
             curves: BTreeMap::new(),
             inherits: before.is_some(),
             before,
         }
     }
 
-    /// Takes what the nodes say. Whether one of them has a curve that is not known.
-    pub(in crate::budget) fn hear(
-        &mut self,
-        said: BTreeMap<Node, NodeDraw>,
-        elapsed_s: f64,
-    ) -> bool {
+    /// Takes what the nodes say.
+    pub(in crate::budget) fn hear(&mut self, said: BTreeMap<Node, NodeDraw>, elapsed_s: f64) {
         let mut before = std::mem::take(&mut self.heard);
         for (node, draw) in said {
             let heard = match before.remove(&node) {
                 Some(heard) if heard.draw.number == draw.number => {
                     Heard { silent_s: heard.silent_s + elapsed_s, ..heard }
                 }
-                former => Heard { draw, silent_s: 0.0, is_new: former.is_some() },
+                _ => {
+                    let is_new = self.listens || node == self.me;
+                    Heard { draw, silent_s: 0.0, is_new }
+                }
             };
             self.heard.insert(node, heard);
         }
+        self.listens = true;
+    }
+
+    /// Whether a node has a curve that is not known.
+    pub(in crate::budget) fn lacks_curves(&self) -> bool {
         let is_unknown = |(node, heard): (&Node, &Heard)| {
             heard.draw.jobs.iter().any(|job| {
                 let known = self.curves.get(&(node.clone(), job.key()));
@@ -318,7 +325,7 @@ impl Decider {
     }
 
     /// Whether every node has said what it draws since this agent listens.
-    fn hears_all(&self, enrolled: &BTreeSet<Node>) -> bool {
+    pub(super) fn hears_all(&self, enrolled: &BTreeSet<Node>) -> bool {
         let is_new = |node: &Node| self.heard.get(node).is_some_and(|heard| heard.is_new);
         enrolled.iter().all(is_new)
     }

@@ -1,14 +1,14 @@
 //! This node's turn at each look: it says what it draws, decides for all if nobody else does, and takes what
 //! its jobs were given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pfo_budget::Controller;
 use pfo_protocol::{GpuName, GpuUuid, Request, Response};
 use pfo_service::now_ns;
 use pfo_store::{StoreError, Topic};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::budget::budgets::BudgetMeans;
 use crate::budget::decision::{Draw, decide};
@@ -36,6 +36,11 @@ const MOST_BYTES: usize = 200 * 1024;
 
 /// The shortest time between two decisions, as a share of the time between two looks.
 const SOONEST: f64 = 0.8;
+
+/// How often an agent that decides first looks whether every node has said what it draws, and how long after
+/// another: a look later is too late for an emergency.
+const FIRST_HEARS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// What this node keeps from one look to the next.
 #[derive(Default)]
@@ -207,10 +212,15 @@ impl Turns {
             self.decider.get_or_insert_with(|| Decider::after(link.me().clone(), before()));
         let elapsed_s = if is_new { every_s } else { since_s.clamp(1e-3, 60.0) };
         (self.decided, self.decided_for) = (Some(Instant::now()), link.revision());
-        if decider.hear(link.said(Topic::Draw).await?, elapsed_s) {
+        let enrolled = link.enrolled().await?;
+        decider.hear(link.said(Topic::Draw).await?, elapsed_s);
+        if now.as_ref().is_none_or(|now| now.blueprint.budgets.is_empty()) {
+            hear_all(decider, link, &enrolled).await?;
+        }
+        if decider.lacks_curves() {
             decider.learn(link.said(Topic::Curves).await?);
         }
-        let blueprint = decider.decide(&book, &link.enrolled().await?, elapsed_s);
+        let blueprint = decider.decide(&book, &enrolled, elapsed_s);
         let revision = now.map_or(0, |now| now.revision);
         if is_new {
             tracing::info!("this node decides for the power budgets of the fleet");
@@ -263,6 +273,22 @@ impl Turns {
         }
         limits
     }
+}
+
+/// Waits until every node has said what it draws, if that is soon.
+async fn hear_all(
+    decider: &mut Decider,
+    link: &Link,
+    enrolled: &BTreeSet<pfo_fleet::Node>,
+) -> Result<(), StoreError> {
+    for _ in 0..FIRST_HEARS {
+        if decider.hears_all(enrolled) {
+            break;
+        }
+        sleep(FIRST_PAUSE).await;
+        decider.hear(link.said(Topic::Draw).await?, FIRST_PAUSE.as_secs_f64());
+    }
+    Ok(())
 }
 
 /// What a job of this node was given.

@@ -246,7 +246,7 @@ fn beside_a_rank_that_is_held_back_a_new_plan_saves_no_less_than_one_that_is_loo
     // What a busy machine adds to either.
     assert!(new_s < 1.03 * old_s, "{new_s} s, and {old_s} s with a look-up");
     assert!(new_j < 1.01 * old_j, "{new_j} J, and {old_j} J with a look-up");
-    assert!(new_j < 0.98 * own_j, "{new_j} J, and {own_j} J before");
+    assert!(new_j < 0.99 * own_j, "{new_j} J, and {own_j} J before");
     training.stop();
 }
 

@@ -119,7 +119,7 @@ fn the_page_of_a_job_that_has_ended_shows_what_the_ledger_has_of_it() {
     });
     // For a quarter of an hour pfod remembers it, too; the ledger does over boots.
     let (page, text) = report(&node, &[]);
-    for words in ["It ran default clocks", "95 % interval", "Has ended"] {
+    for words in ["default clocks", "95 % interval", "Has ended", "It ran plan"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     seen(&node, &page, "just-ended");

@@ -13,7 +13,7 @@ use super::cluster::{JOB, NODES, PATIENCE};
 use super::staged::{Staged, TIME_SCALE, frontier};
 
 /// The node with the frontier of the job over all of them.
-pub(crate) const PLANNED: usize = 1;
+const PLANNED: usize = 1;
 
 /// A job on one node, and that.
 pub(crate) const LOCAL: &str = "local";
@@ -35,7 +35,7 @@ pub(crate) fn setup(_: usize) -> Setup {
 pub(crate) const SITES_W: f64 = 10.0 * 5.0 * 4.0;
 
 /// A training of the node's GPUs that the job over all nodes does not have, with a frontier.
-pub(crate) fn local(node: &Node, number: usize, job: &str) -> Training {
+fn local(node: &Node, number: usize, job: &str) -> Training {
     let gpus: Vec<String> =
         (0..5).filter(|gpu| *gpu != number).map(|gpu| gpu.to_string()).collect();
     let options = ["--time-scale", TIME_SCALE, "--gpus", &gpus.join(",")];
@@ -45,7 +45,16 @@ pub(crate) fn local(node: &Node, number: usize, job: &str) -> Training {
     training
 }
 
-pub(crate) fn load(node: &Node, job: &str, frontier: &str) {
+/// Loads a frontier for the job over all nodes, and starts another job that has one.
+pub(crate) fn beside_the_whole(nodes: &[Node]) -> Training {
+    let [whole, _] = frontier(&nodes[PLANNED], "1.2x");
+    load(&nodes[PLANNED], JOB, &whole);
+    let other = local(&nodes[AT], AT, LOCAL);
+    load(&nodes[AT], LOCAL, &true_frontier(&nodes[AT], TIME_SCALE));
+    other
+}
+
+fn load(node: &Node, job: &str, frontier: &str) {
     let _ = node.pfoctl(&Identity::own(), &["plan", "load", job, frontier]).printed();
 }
 
@@ -139,10 +148,7 @@ pub(crate) fn limited(node: &Node) -> usize {
 fn all_nodes_stay_below_one_budget_whoever_decides_and_run_their_own_again_without_it() {
     needs_root!();
     let Some(mut staged) = Staged::start_with(setup) else { return };
-    let [whole, _] = frontier(&staged.nodes[PLANNED], "1.2x");
-    load(&staged.nodes[PLANNED], JOB, &whole);
-    let other = local(&staged.nodes[AT], AT, LOCAL);
-    load(&staged.nodes[AT], LOCAL, &true_frontier(&staged.nodes[AT], TIME_SCALE));
+    let other = beside_the_whole(&staged.nodes);
     let full_w = drawn_w(&staged.nodes, 3.0);
     let budget_w = SITES_W + 0.88 * (full_w - SITES_W);
 
@@ -199,10 +205,7 @@ fn a_node_that_is_cut_off_keeps_its_share_and_the_sum_stays_below_the_budget() {
     let etcd = EtcdSetup { address: Some(link.address()), ..EtcdSetup::default() };
     let Some(staged) = Staged::start_over(&etcd, setup, Some((BEHIND, &link))) else { return };
     let nodes = &staged.nodes;
-    let [whole, _] = frontier(&nodes[PLANNED], "1.2x");
-    load(&nodes[PLANNED], JOB, &whole);
-    let other = local(&nodes[AT], AT, LOCAL);
-    load(&nodes[AT], LOCAL, &true_frontier(&nodes[AT], TIME_SCALE));
+    let other = beside_the_whole(nodes);
     let full_w = drawn_w(nodes, 3.0);
     let budget_w = SITES_W + 0.85 * (full_w - SITES_W);
     let _ = admin(&nodes[0], &["budget", "set", &format!("{budget_w:.0}W"), "--for", "fleet"]);

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pfo_tests::{Identity, Node, Training, needs_root, true_frontier, wait};
+use pfo_tests::{Identity, Node, Training, needs_root, wait};
 
 use super::budgets::{
-    AT, LOCAL, PLANNED, ROOM, SITES_W, admin, drawn_w, is_slowed, label, limited, load, local,
-    setup, status, until_below, until_said_alike,
+    AT, LOCAL, ROOM, SITES_W, admin, beside_the_whole, drawn_w, is_slowed, label, limited, setup,
+    status, until_below, until_said_alike,
 };
 use super::cluster::{JOB, NODES, PATIENCE};
-use super::staged::{Staged, TIME_SCALE, frontier};
+use super::staged::{Staged, TIME_SCALE};
 
 /// The jobs of another user: one GPU each, on two nodes.
 const THEIRS: [(usize, &str); 2] = [(2, "theirs-c"), (3, "theirs-d")];
@@ -31,10 +31,7 @@ impl Running {
     fn start() -> Option<Self> {
         let staged = Staged::start_with(setup)?;
         let nodes = &staged.nodes;
-        let [whole, _] = frontier(&nodes[PLANNED], "1.2x");
-        load(&nodes[PLANNED], JOB, &whole);
-        let local = local(&nodes[AT], AT, LOCAL);
-        load(&nodes[AT], LOCAL, &true_frontier(&nodes[AT], TIME_SCALE));
+        let local = beside_the_whole(nodes);
         let one = ["--time-scale", TIME_SCALE, "--gpus", "0", "--stages", "1"];
         let start = |(at, job): (usize, &str)| {
             let training = Training::start(&nodes[at], job, &Identity::trainer(), &one);

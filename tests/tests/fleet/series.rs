@@ -5,15 +5,15 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use pfo_tests::{Node, needs_root, true_frontier, wait};
+use pfo_tests::{Node, needs_root, wait};
 use serde_json::Value;
 
 use super::budgets::{
-    AT, LOCAL, PLANNED, ROOM, SITES_W, admin, drawn_w, is_slowed, load, local, setup, status,
+    AT, LOCAL, ROOM, SITES_W, admin, beside_the_whole, drawn_w, is_slowed, setup, status,
     until_below,
 };
-use super::cluster::{JOB, NODES, PATIENCE};
-use super::staged::{Staged, TIME_SCALE, frontier};
+use super::cluster::{NODES, PATIENCE};
+use super::staged::Staged;
 
 /// The node with the file.
 const FILED: usize = 2;
@@ -106,10 +106,7 @@ fn file_is_wrong(nodes: &mut [Node], path: &Path, low_w: f64) {
 fn a_file_of_one_node_is_followed_by_all_within_the_ramps_and_all_say_what_is_wrong_with_it() {
     needs_root!();
     let Some(mut staged) = Staged::start_with(setup) else { return };
-    let [whole, _] = frontier(&staged.nodes[PLANNED], "1.2x");
-    load(&staged.nodes[PLANNED], JOB, &whole);
-    let other = local(&staged.nodes[AT], AT, LOCAL);
-    load(&staged.nodes[AT], LOCAL, &true_frontier(&staged.nodes[AT], TIME_SCALE));
+    let other = beside_the_whole(&staged.nodes);
     let full_w = drawn_w(&staged.nodes, 3.0);
     let [top_w, low_w] = [0.95, 0.8].map(|share| SITES_W + share * (full_w - SITES_W));
     let ramp_w = (top_w - low_w) / RAMP_S;
@@ -156,10 +153,7 @@ fn the_power_of_all_nodes_is_never_above_a_ramp_that_falls_or_rises() {
     needs_root!();
     let Some(staged) = Staged::start_with(setup) else { return };
     let nodes = &staged.nodes;
-    let [whole, _] = frontier(&nodes[PLANNED], "1.2x");
-    load(&nodes[PLANNED], JOB, &whole);
-    let other = local(&nodes[AT], AT, LOCAL);
-    load(&nodes[AT], LOCAL, &true_frontier(&nodes[AT], TIME_SCALE));
+    let other = beside_the_whole(nodes);
     let full_w = drawn_w(nodes, 5.0);
     let low_w = SITES_W + 0.8 * (full_w - SITES_W);
     let ramp = format!("{:.3}W", (full_w - low_w) / 60.0);

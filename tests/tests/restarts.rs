@@ -1,11 +1,12 @@
 //! A daemon that systemd restarts, or starts again, under ranks that train: they keep their sessions.
 
 use std::fs;
+use std::thread;
 
 use nix::sys::signal::Signal;
 use pfo::ProblemCode;
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, GpuName, Mark, RefusalCode, Request, Response, SessionId,
+    ClientMessage, DaemonMessage, GpuName, Mark, Mhz, RefusalCode, Request, Response, SessionId,
     SwapTarget,
 };
 use pfo_tests::{
@@ -298,6 +299,35 @@ fn a_swap_begins_as_soon_as_it_is_known_again_how_far_the_ranks_are() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn of_two_swaps_that_follow_the_same_one_a_single_one_takes_place_also_after_a_restart() {
+    let (mut node, manager) = managed_node();
+    let (ranks, _) = two_ranks_on_plan(&node);
+    let mut client = Client::connect(&node.socket());
+    let Ok(Response::Jobs(jobs)) = client.ask(Request::Jobs) else { panic!("no jobs") };
+    let after = Some(jobs[0].swap);
+    manager.restart(&mut node);
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    node.until_is("the steps of all", &Some(1), || {
+        node.job(JOB).ranks.iter().map(|rank| rank.step).min().flatten()
+    });
+    let swap = |target| {
+        let request =
+            Request::PlanSwap { job: job(JOB), target, at_step: None, after, wait: false };
+        Client::connect(&node.socket()).ask(request)
+    };
+    let answers = thread::scope(|scope| {
+        let asking: Vec<_> = [SwapTarget::DefaultClocks, SwapTarget::Uniform(Mhz(900))]
+            .map(|target| scope.spawn(|| swap(target)))
+            .into();
+        asking.into_iter().map(|asked| asked.join().unwrap()).collect::<Vec<_>>()
+    });
+    let refused: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].message.contains("the newest swap of the job is number"), "{refused:?}");
+    assert_eq!(swap(SwapTarget::Previous).unwrap_err().message, refused[0].message);
 }
 
 #[test]

@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use pfo_fleet::Node;
 
 use super::certificate::OwnCertificate;
+use super::members::Members;
 use crate::error::StoreError;
 
 /// How long etcd may take to connect, and to answer. What is asked while its leader is gone is not
 /// answered at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(2000);
 
 /// How often a silent connection is asked whether it is still there, and how long that may take.
 const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
@@ -44,10 +45,10 @@ pub struct Credentials {
     pub key: PathBuf,
 }
 
-/// A client, and the certificate that it shows.
-pub(super) async fn client(
+/// The members, and the certificate that is shown to them.
+pub(super) async fn members(
     settings: &EtcdSettings,
-) -> Result<(Client, Option<OwnCertificate>), StoreError> {
+) -> Result<(Members, Option<OwnCertificate>), StoreError> {
     let mut own = None;
     let mut options = ConnectOptions::new()
         .with_connect_timeout(CONNECT_TIMEOUT)
@@ -62,7 +63,7 @@ pub(super) async fn client(
         let ca = Certificate::from_pem(read(ca)?);
         options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(identity));
     }
-    Ok((Client::connect(&settings.endpoints, Some(options)).await?, own))
+    Ok((Members::open(&settings.endpoints, options).await?, own))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {

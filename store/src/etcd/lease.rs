@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, Error, LeaseGrantOptions};
+use etcd_client::{Client, Error, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::ask::ask;
+use super::members::Members;
 use crate::error::StoreError;
 
 /// gRPC's code for a lease that exists.
@@ -19,7 +19,7 @@ const EXISTS: i32 = 9;
 const NOT_FOUND: i32 = 5;
 
 pub(super) struct Lease {
-    client: Client,
+    members: Members,
     seconds: u16,
     /// The number under which others renew it, too.
     common: Option<i64>,
@@ -39,13 +39,13 @@ impl Drop for Held {
 }
 
 impl Lease {
-    pub(super) fn of(client: Client, seconds: u16) -> Self {
-        Self { client, seconds, common: None, held: Arc::default() }
+    pub(super) fn of(members: Members, seconds: u16) -> Self {
+        Self { members, seconds, common: None, held: Arc::default() }
     }
 
     /// A lease that all nodes with this number share: it expires when the last of them is gone.
-    pub(super) fn in_common(client: Client, seconds: u16, number: i64) -> Self {
-        Self { common: Some(number), ..Self::of(client, seconds) }
+    pub(super) fn in_common(members: Members, seconds: u16, number: i64) -> Self {
+        Self { common: Some(number), ..Self::of(members, seconds) }
     }
 
     /// The lease; a new one if there is none or the last one has expired.
@@ -54,25 +54,36 @@ impl Lease {
         if let Some(held) = held.as_ref().filter(|held| !held.renewing.is_finished()) {
             return Ok(held.id);
         }
-        let options = self.common.map(|number| LeaseGrantOptions::new().with_id(number));
-        let grant = || {
-            let (mut leases, options) = (self.client.lease_client(), options.clone());
+        let every = Duration::from_secs(self.seconds.into()) / 3;
+        let (id, renewed) = match self.common {
+            None => (self.grant(None).await?, Renewed::For(every)),
+            // Mostly another node has been granted it, so that the members have nothing to agree on.
+            Some(number) => match self.members.client().lease_keep_alive(number).await {
+                Ok((keeper, answers)) => (number, Renewed::Over(keeper, answers)),
+                Err(_) => (self.grant(Some(number)).await?, Renewed::For(Duration::ZERO)),
+            },
+        };
+        let renewing = tokio::spawn(renew(self.members.clone(), id, every, renewed));
+        *held = Some(Held { id, renewing });
+        Ok(id)
+    }
+
+    /// A lease of this number, or of any; of a number there may be one.
+    async fn grant(&self, number: Option<i64>) -> Result<i64, StoreError> {
+        let options = number.map(|number| LeaseGrantOptions::new().with_id(number));
+        let grant = |client: &Client| {
+            let (mut leases, options) = (client.lease_client(), options.clone());
             async move { leases.grant(self.seconds.into(), options).await }
         };
-        let granted = ask(grant).await;
-        let id = match (granted, self.common) {
-            (Ok(granted), _) => granted.id(),
+        match (self.members.ask(grant).await, number) {
+            (Ok(granted), _) => Ok(granted.id()),
             (Err(Error::GRpcStatus(status)), Some(number))
                 if i32::from(status.code()) == EXISTS =>
             {
-                number
+                Ok(number)
             }
-            (Err(error), _) => return Err(error.into()),
-        };
-        let every = Duration::from_secs(self.seconds.into()) / 3;
-        let renewing = tokio::spawn(renew(self.client.clone(), id, every));
-        *held = Some(Held { id, renewing });
-        Ok(id)
+            (Err(error), _) => Err(error.into()),
+        }
     }
 
     /// Has the next write ask for another lease, if this is what was wrong with a write. Whatever else
@@ -86,10 +97,26 @@ impl Lease {
     }
 }
 
+/// How a lease was renewed last.
+enum Renewed {
+    /// For so long, when it was granted.
+    For(Duration),
+    /// Over a stream that goes on.
+    Over(LeaseKeeper, LeaseKeepAliveStream),
+}
+
 /// Renews a lease until it has expired.
-async fn renew(mut client: Client, id: i64, every: Duration) {
+async fn renew(members: Members, id: i64, every: Duration, renewed: Renewed) {
+    let mut client = members.client();
+    let mut renewing = match renewed {
+        Renewed::Over(keeper, answers) => Ok((keeper, answers)),
+        Renewed::For(pause) => {
+            sleep(pause).await;
+            client.lease_keep_alive(id).await
+        }
+    };
     loop {
-        match client.lease_keep_alive(id).await {
+        match renewing {
             Ok((mut keeper, mut answers)) => loop {
                 sleep(every).await;
                 if keeper.keep_alive().await.is_err() {
@@ -104,8 +131,10 @@ async fn renew(mut client: Client, id: i64, every: Duration) {
             Err(Error::LeaseKeepAliveError(_)) => return,
             Err(error) => {
                 tracing::debug!("cannot renew the lease in the store: {error}");
+                members.was_unanswered();
                 sleep(every / 5).await;
             }
         }
+        renewing = client.lease_keep_alive(id).await;
     }
 }

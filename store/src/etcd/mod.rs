@@ -1,10 +1,10 @@
 //! The verbs, spoken to etcd 3.4 or later over mutual TLS.
 
-mod ask;
 mod certificate;
 mod connect;
 mod keys;
 mod lease;
+mod members;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,16 +12,16 @@ use std::sync::Arc;
 
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, KeyValue, PutOptions,
-    ResponseHeader, Txn, TxnOp,
+    ResponseHeader, Txn, TxnOp, TxnResponse,
 };
 use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report, View};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use self::ask::ask;
 use self::certificate::OwnCertificate;
 use self::keys::{Keys, NODES};
 use self::lease::Lease;
+use self::members::Members;
 use crate::error::StoreError;
 use crate::job::JobId;
 use crate::verbs::{
@@ -34,7 +34,7 @@ pub use self::watch::EtcdJob;
 /// etcd, as one node speaks to it.
 pub struct Etcd {
     me: Node,
-    client: Client,
+    members: Members,
     certificate: Option<OwnCertificate>,
     lease: Lease,
     /// The lease under which this node is in the fleet.
@@ -50,11 +50,11 @@ impl Etcd {
     /// # Errors
     /// If the credentials cannot be read or used.
     pub async fn open(settings: &EtcdSettings) -> Result<Self, StoreError> {
-        let (client, certificate) = connect::client(settings).await?;
-        let lease = Lease::of(client.clone(), settings.lease_s);
+        let (members, certificate) = connect::members(settings).await?;
+        let lease = Lease::of(members.clone(), settings.lease_s);
         Ok(Self {
             me: settings.node.clone(),
-            client,
+            members,
             certificate,
             lease,
             enrolled: Mutex::default(),
@@ -69,7 +69,7 @@ impl Etcd {
     /// If the credentials cannot be read, or no endpoint answers.
     pub async fn connect(settings: &EtcdSettings) -> Result<Self, StoreError> {
         let etcd = Self::open(settings).await?;
-        let status = etcd.client.clone().status().await;
+        let status = etcd.members.client().status().await;
         status.map_err(|error| etcd.explained(error.into()))?;
         Ok(etcd)
     }
@@ -81,22 +81,26 @@ impl Etcd {
         }
     }
 
-    /// Commits a transaction. Returns whether it was so when it had to be.
-    async fn commit(&self, transaction: Txn) -> Result<bool, Error> {
-        let commit = || {
-            let (mut kv, transaction) = (self.client.kv_client(), transaction.clone());
+    async fn transact(&self, transaction: Txn) -> Result<TxnResponse, Error> {
+        let commit = |client: &Client| {
+            let (mut kv, transaction) = (client.kv_client(), transaction.clone());
             async move { kv.txn(transaction).await }
         };
-        Ok(ask(commit).await?.succeeded())
+        self.members.ask(commit).await
+    }
+
+    /// Commits a transaction. Returns whether it was so when it had to be.
+    async fn commit(&self, transaction: Txn) -> Result<bool, Error> {
+        Ok(self.transact(transaction).await?.succeeded())
     }
 
     /// What is at a key, or below it.
     async fn read(&self, key: &str, options: Option<GetOptions>) -> Result<Vec<KeyValue>, Error> {
-        let read = || {
-            let (mut kv, options) = (self.client.kv_client(), options.clone());
+        let read = |client: &Client| {
+            let (mut kv, options) = (client.kv_client(), options.clone());
             async move { kv.get(key, options).await }
         };
-        Ok(ask(read).await?.take_kvs())
+        Ok(self.members.ask(read).await?.take_kvs())
     }
 
     /// Writes something under the lease.
@@ -128,7 +132,7 @@ impl Etcd {
     async fn lease_of(&self, job: &JobId) -> Arc<Lease> {
         let mut kept = self.kept.lock().await;
         let number = Keys::of(job).lease();
-        let lease = || Arc::new(Lease::in_common(self.client.clone(), self.keep_s, number));
+        let lease = || Arc::new(Lease::in_common(self.members.clone(), self.keep_s, number));
         Arc::clone(kept.entry(job.clone()).or_insert_with(lease))
     }
 
@@ -332,17 +336,13 @@ impl Store for Etcd {
         let is_known = Compare::mod_revision(key, CompareOp::Equal, revision);
         let put = TxnOp::put(key, record, None);
         let transaction = Txn::new().when([is_known]).and_then([put]);
-        let commit = || {
-            let (mut kv, transaction) = (self.client.kv_client(), transaction.clone());
-            async move { kv.txn(transaction).await }
-        };
-        let done = ask(commit).await?;
+        let done = self.transact(transaction).await?;
         let new = done.header().map_or(0, ResponseHeader::revision);
         Ok(done.succeeded().then_some(new.unsigned_abs()))
     }
 
     async fn agreed(&self, what: Agreed, other_than: u64) -> Result<(u64, Vec<u8>), StoreError> {
-        watch::until_other(&self.client, keys::agreed(what), other_than).await
+        watch::until_other(&self.members, keys::agreed(what), other_than).await
     }
 
     async fn say(&self, topic: Topic, said: &[u8]) -> Result<(), StoreError> {
@@ -362,7 +362,7 @@ impl Store for Etcd {
             View::Part => vec![keys.swaps(), keys.of_node(&self.me)],
             View::Whole => vec![keys.prefix()],
         };
-        EtcdJob::watch(&self.client, keys, &ranges).await
+        EtcdJob::watch(&self.members, keys, &ranges).await
     }
 }
 

@@ -9,8 +9,8 @@ use etcd_client::{
 };
 use pfo_fleet::{Change, Shared};
 
-use super::ask::ask;
 use super::keys::Keys;
+use super::members::Members;
 use crate::error::StoreError;
 use crate::verbs::{News, WatchedJob};
 
@@ -28,19 +28,19 @@ pub struct EtcdJob {
 impl EtcdJob {
     /// What is below these keys.
     pub(super) async fn watch(
-        client: &Client,
+        members: &Members,
         keys: Keys,
         ranges: &[String],
     ) -> Result<Self, StoreError> {
         let all = GetOptions::new().with_prefix();
         let gets = ranges.iter().map(|range| TxnOp::get(range.as_str(), Some(all.clone())));
         let read = Txn::new().and_then(gets.collect::<Vec<_>>());
-        let get = || {
+        let get = |client: &Client| {
             let mut kv = client.kv_client().max_decoding_message_size(LARGEST_JOB);
             let read = read.clone();
             async move { kv.txn(read).await }
         };
-        let found = ask(get).await?;
+        let found = members.ask(get).await?;
         let after = found.header().map_or(0, ResponseHeader::revision).saturating_add(1);
         let read = |response: TxnOpResponse| match response {
             TxnOpResponse::Get(mut found) => found.take_kvs(),
@@ -57,7 +57,7 @@ impl EtcdJob {
         let mut shared = Shared::default();
         changes.into_iter().for_each(|change| shared.apply(change));
         let options = WatchOptions::new().with_prefix().with_start_revision(after);
-        let watch = || {
+        let watch = |client: &Client| {
             let (mut watches, options) = (client.watch_client(), options.clone());
             async move {
                 let first = ranges.first().map_or("", String::as_str);
@@ -68,34 +68,34 @@ impl EtcdJob {
                 Ok(stream)
             }
         };
-        let stream = ask(watch).await?;
+        let stream = members.ask(watch).await?;
         Ok(Self { keys, stream, news: [News::Snapshot(shared)].into() })
     }
 }
 
 /// What is at a key, with its revision, as soon as that is another one than this: 0 for nothing.
 pub(super) async fn until_other(
-    client: &Client,
+    members: &Members,
     key: &str,
     other_than: u64,
 ) -> Result<(u64, Vec<u8>), StoreError> {
     let with_revision = |kv: &KeyValue| (kv.mod_revision().unsigned_abs(), kv.value().to_vec());
-    let get = || {
+    let get = |client: &Client| {
         let mut kv = client.kv_client();
         async move { kv.get(key, None).await }
     };
-    let found = ask(get).await?;
+    let found = members.ask(get).await?;
     let now = found.kvs().first().map(with_revision);
     if let Some(now) = now.filter(|(revision, _)| *revision != other_than) {
         return Ok(now);
     }
     let after = found.header().map_or(0, ResponseHeader::revision).saturating_add(1);
     let options = WatchOptions::new().with_start_revision(after);
-    let watch = || {
+    let watch = |client: &Client| {
         let (mut watches, options) = (client.watch_client(), options.clone());
         async move { watches.watch(key, Some(options)).await }
     };
-    let mut stream = ask(watch).await?;
+    let mut stream = members.ask(watch).await?;
     loop {
         let message = stream.message().await?.ok_or_else(ended)?;
         if message.canceled() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pfo_protocol::{BudgetFileTrouble, BudgetLevel, BudgetScope};
 use pfo_service::blocking;
-use pfo_store::Topic;
+use pfo_store::{StoreError, Topic};
 
 use crate::budget::book::Kept;
 use crate::budget::fleet::link::Link;
@@ -28,9 +28,16 @@ impl Files {
 
     /// Reads them, and hands on what they say now.
     pub(super) async fn reread(&mut self, link: &Link) {
-        let mut before = match self.troubles.take() {
-            Some(before) => before,
+        let before = match self.troubles.take() {
+            Some(before) => Ok(before),
             None => found_before(link).await,
+        };
+        let mut before = match before {
+            Ok(before) => before,
+            Err(error) => {
+                tracing::debug!("cannot ask what this node has said: {error}");
+                return;
+            }
         };
         let mut troubles = BTreeMap::new();
         for (scope, kept) in link.book().orders {
@@ -54,17 +61,9 @@ impl Files {
 }
 
 /// What this node has said last, maybe by an earlier agent.
-async fn found_before(link: &Link) -> BTreeMap<BudgetScope, BudgetFileTrouble> {
-    match link.said::<NodeDraw>(Topic::Draw).await {
-        Ok(mut said) => {
-            let own = said.remove(link.me());
-            own.map(|draw| draw.files.into_iter().collect()).unwrap_or_default()
-        }
-        Err(error) => {
-            tracing::debug!("cannot ask what this node has said: {error}");
-            BTreeMap::new()
-        }
-    }
+async fn found_before(link: &Link) -> Result<BTreeMap<BudgetScope, BudgetFileTrouble>, StoreError> {
+    let own = link.said::<NodeDraw>(Topic::Draw).await?.remove(link.me());
+    Ok(own.map(|draw| draw.files.into_iter().collect()).unwrap_or_default())
 }
 
 /// Hands on what a file says, if that is something else than before.

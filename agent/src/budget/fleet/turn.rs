@@ -42,6 +42,11 @@ const SOONEST: f64 = 0.8;
 const FIRST_HEARS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
+/// How many nodes decide when none does, and how many times as many at each look after which none still
+/// does: who decides reads what all nodes say, and one of them wins.
+const FIRST_DECIDERS: usize = 3;
+const MORE_DECIDERS: usize = 4;
+
 /// What this node keeps from one look to the next.
 #[derive(Default)]
 pub(in crate::budget) struct Turns {
@@ -50,6 +55,8 @@ pub(in crate::budget) struct Turns {
     decider: Option<Decider>,
     decided: Option<Instant>,
     decided_for: u64,
+    /// Looks at which nobody decided, and it was for others to begin.
+    left_to_others: u32,
     /// Holds this node to its share while it is cut off.
     alone: Controller,
     /// The power limit that each GPU has without pfo, if that is known.
@@ -200,19 +207,24 @@ impl Turns {
         let now = link.blueprint();
         if !is_due(link, now.as_ref(), every_s) {
             self.decider = None;
+            self.left_to_others = 0;
             return Ok(());
         }
         let since_s = self.decided.map_or(f64::INFINITY, |at| at.elapsed().as_secs_f64());
         if since_s < SOONEST * every_s && self.decided_for == link.revision() {
             return Ok(());
         }
-        let before = || now.as_ref().map(|now| (*now.blueprint).clone());
+        (self.decided, self.decided_for) = (Some(Instant::now()), link.revision());
+        let enrolled = link.enrolled().await?;
         let is_new = self.decider.is_none();
+        if is_new && !begins(link.me(), &enrolled, self.left_to_others) {
+            self.left_to_others += 1;
+            return Ok(());
+        }
+        let before = || now.as_ref().map(|now| (*now.blueprint).clone());
         let decider =
             self.decider.get_or_insert_with(|| Decider::after(link.me().clone(), before()));
         let elapsed_s = if is_new { every_s } else { since_s.clamp(1e-3, 60.0) };
-        (self.decided, self.decided_for) = (Some(Instant::now()), link.revision());
-        let enrolled = link.enrolled().await?;
         decider.hear(link.said(Topic::Draw).await?, elapsed_s);
         if now.as_ref().is_none_or(|now| now.blueprint.budgets.is_empty()) {
             hear_all(decider, link, &enrolled).await?;
@@ -305,10 +317,31 @@ pub(in crate::budget) fn is_cut_off(link: &Link) -> bool {
     link.away().is_some_and(|away| away > CUT_OFF)
 }
 
+/// Whether this node is among those that decide, after so many looks at which it was for others.
+fn begins(me: &pfo_fleet::Node, enrolled: &BTreeSet<pfo_fleet::Node>, left_to_others: u32) -> bool {
+    let deciders = FIRST_DECIDERS.saturating_mul(MORE_DECIDERS.saturating_pow(left_to_others));
+    enrolled.range(..me).count() < deciders
+}
+
 /// Whether it is for this node to decide.
 fn is_due(link: &Link, now: Option<&Received>, every_s: f64) -> bool {
     let silent_s = SILENT_S.max(SILENT_TIMES * every_s);
     now.is_none_or(|now| {
         now.blueprint.by == *link.me() || now.at.elapsed().as_secs_f64() > silent_s
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_of_many_nodes_begin_to_decide_and_more_if_none_of_them_does() {
+        let node = |number: usize| -> pfo_fleet::Node { format!("n{number:04}").parse().unwrap() };
+        let enrolled: BTreeSet<_> = (0..1000).map(node).collect();
+        let begin = |looks| enrolled.iter().filter(|me| begins(me, &enrolled, looks)).count();
+        assert_eq!([0, 1, 2, 5, 1000].map(begin), [3, 12, 48, 1000, 1000]);
+        assert!(begins(&node(7), &BTreeSet::from([node(7), node(9)]), 0));
+        assert!(begins(&node(7), &BTreeSet::new(), 0), "the list may be older than the node");
+    }
 }

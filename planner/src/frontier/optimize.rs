@@ -95,6 +95,10 @@ impl Frontier {
     }
 }
 
+/// One in so many of the plans about a deadline is improved by exchanges, too: from some plans they find
+/// better ones than from the plan that is spliced.
+const STARTS_APART: usize = 3;
+
 /// What plans are made from.
 pub(super) struct Making<'a> {
     pub(super) pipeline: &'a Pipeline,
@@ -151,7 +155,7 @@ impl<'a> Making<'a> {
         let deadline_s = deadline_s.max(realiser.fastest_s());
         let made = Splicer::new(realiser, &regimes, &plans).at(deadline_s);
         if !self.has_late_clocks() {
-            return vec![self.exchanged(made, deadline_s, progress)];
+            return vec![self.exchanged(made, std::iter::empty(), deadline_s, progress)];
         }
         let distance_s = |plan: &Realised| (plan.time_s - deadline_s).abs();
         plans.sort_by(|a, b| distance_s(a).total_cmp(&distance_s(b)));
@@ -174,13 +178,23 @@ impl<'a> Making<'a> {
         let regimes = Regimes(hull);
         let mut realiser = self.realiser();
         let spliced = Splicer::new(self.realiser(), &regimes, &plans).at(deadline_s);
-        let plan = realiser.redistribute(&spliced, deadline_s, (0, 1), progress);
-        self.exchanged(plan, deadline_s, progress)
+        let mut redistributed =
+            |plan: &Realised| realiser.redistribute(plan, deadline_s, (0, 1), progress);
+        let plan = redistributed(&spliced);
+        let in_time = plans.iter().filter(|plan| plan.time_s <= deadline_s);
+        let others = in_time.step_by(STARTS_APART).map(redistributed);
+        self.exchanged(plan, others, deadline_s, progress)
     }
 
     /// A plan for one deadline, in seconds, or, if the step is short, a better one that is found
-    /// from it.
-    fn exchanged(&self, plan: Realised, deadline_s: f64, progress: &Progress<'_>) -> Realised {
+    /// from it or from others that keep the deadline.
+    fn exchanged(
+        &self,
+        plan: Realised,
+        others: impl Iterator<Item = Realised>,
+        deadline_s: f64,
+        progress: &Progress<'_>,
+    ) -> Realised {
         let network = self.pipeline.network();
         if network.len() > SHORT_STEP {
             return plan;
@@ -188,8 +202,15 @@ impl<'a> Making<'a> {
         let deadline_s = deadline_s.max(plan.time_s);
         let events = Events::new(network);
         let price_w = prices_w(&events, self.tradeoffs, deadline_s, progress);
-        let exchange = Exchange::new(self.choices, &events, &price_w, deadline_s);
-        exchange.improved(network, plan, progress)
+        let improved = |plan| {
+            let exchange = Exchange::new(self.choices, &events, &price_w, deadline_s);
+            exchange.improved(network, plan, progress)
+        };
+        let better = |best: Realised, plan: Realised| match plan.effective_j < best.effective_j {
+            true => plan,
+            false => best,
+        };
+        others.map(improved).fold(improved(plan), better)
     }
 
     /// Rounded plans all along the frontier, or about a deadline in seconds.

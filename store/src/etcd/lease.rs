@@ -55,15 +55,15 @@ impl Lease {
             return Ok(held.id);
         }
         let every = Duration::from_secs(self.seconds.into()) / 3;
-        let (id, renewed) = match self.common {
-            None => (self.grant(None).await?, Renewed::For(every)),
+        let (id, stream) = match self.common {
+            None => (self.grant(None).await?, Err(every)),
             // Mostly another node has been granted it, so that the members have nothing to agree on.
             Some(number) => match self.members.client().lease_keep_alive(number).await {
-                Ok((keeper, answers)) => (number, Renewed::Over(keeper, answers)),
-                Err(_) => (self.grant(Some(number)).await?, Renewed::For(Duration::ZERO)),
+                Ok(begun) => (number, Ok(begun)),
+                Err(_) => (self.grant(Some(number)).await?, Err(Duration::ZERO)),
             },
         };
-        let renewing = tokio::spawn(renew(self.members.clone(), id, every, renewed));
+        let renewing = tokio::spawn(renew(self.members.clone(), id, every, stream));
         *held = Some(Held { id, renewing });
         Ok(id)
     }
@@ -97,20 +97,17 @@ impl Lease {
     }
 }
 
-/// How a lease was renewed last.
-enum Renewed {
-    /// For so long, when it was granted.
-    For(Duration),
-    /// Over a stream that goes on.
-    Over(LeaseKeeper, LeaseKeepAliveStream),
-}
-
-/// Renews a lease until it has expired.
-async fn renew(members: Members, id: i64, every: Duration, renewed: Renewed) {
+/// Renews a lease until it has expired, over a stream that has begun or, after a pause, over a new one.
+async fn renew(
+    members: Members,
+    id: i64,
+    every: Duration,
+    stream: Result<(LeaseKeeper, LeaseKeepAliveStream), Duration>,
+) {
     let mut client = members.client();
-    let mut renewing = match renewed {
-        Renewed::Over(keeper, answers) => Ok((keeper, answers)),
-        Renewed::For(pause) => {
+    let mut renewing = match stream {
+        Ok(begun) => Ok(begun),
+        Err(pause) => {
             sleep(pause).await;
             client.lease_keep_alive(id).await
         }

@@ -218,7 +218,7 @@ impl Turns {
         let enrolled = link.enrolled().await?;
         let is_new = self.decider.is_none();
         if is_new && !begins(link.me(), &enrolled, self.left_to_others) {
-            self.left_to_others += 1;
+            self.left_to_others = self.left_to_others.saturating_add(1);
             return Ok(());
         }
         let before = || now.as_ref().map(|now| (*now.blueprint).clone());

@@ -108,7 +108,7 @@ fn lower_clocks_of_an_honest_gpu_take_as_long_as_they_do() {
     assert_ne!(ran.json()[0]["transfers_wait"], true, "they do not on these GPUs");
     let counter = ran.json()[0]["counter"].clone();
     let watts = |name: &str| counter[name].as_f64().unwrap();
-    assert!((0.8..1.25).contains(&(watts("counted_w") / watts("read_w"))), "{counter}");
+    assert!((0.7..1.3).contains(&(watts("counted_w") / watts("read_w"))), "{counter}");
     assert!(watts("unexplained_w") < 0.7 * watts("unexplained_by_part_w"), "{counter}");
     training.stop();
 }

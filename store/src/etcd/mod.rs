@@ -63,10 +63,11 @@ impl Etcd {
         })
     }
 
-    /// Connects. etcd has to answer once; later it may go away and come back.
+    /// Connects. The member that it begins with, whichever, has to answer once; later etcd may go away and come
+    /// back.
     ///
     /// # Errors
-    /// If the credentials cannot be read, or no endpoint answers.
+    /// If the credentials cannot be read, or that member does not answer.
     pub async fn connect(settings: &EtcdSettings) -> Result<Self, StoreError> {
         let etcd = Self::open(settings).await?;
         let status = etcd.members.client().status().await;

@@ -33,7 +33,7 @@ pub(crate) async fn check(fleet: &Fleet) -> Vec<FleetFinding> {
         let answered = asked.await.unwrap_or_else(|error| Err(StoreError::Away(error.to_string())));
         findings.push(finding(endpoint.clone(), answered));
     }
-    let used = match Etcd::open(&fleet.settings).await {
+    let used = match Etcd::connect(&fleet.settings).await {
         Ok(etcd) => use_all(&etcd, fleet).await,
         Err(error) => Err(error),
     };

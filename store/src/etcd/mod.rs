@@ -9,6 +9,7 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, KeyValue, PutOptions,
@@ -17,6 +18,7 @@ use etcd_client::{
 use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report, View};
 use serde::Serialize;
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use self::certificate::OwnCertificate;
 use self::keys::{Keys, NODES};
@@ -30,6 +32,9 @@ use crate::verbs::{
 
 pub use self::connect::{Credentials, EtcdSettings};
 pub use self::watch::EtcdJob;
+
+/// How long the other members are connected to before one of them is asked.
+const BEFORE_ANOTHER: Duration = Duration::from_millis(100);
 
 /// etcd, as one node speaks to it.
 pub struct Etcd {
@@ -63,15 +68,23 @@ impl Etcd {
         })
     }
 
-    /// Connects. The member that it begins with, whichever, has to answer once; later etcd may go away and come
-    /// back.
+    /// Connects. A member has to answer once; later etcd may go away and come back.
     ///
     /// # Errors
-    /// If the credentials cannot be read, or that member does not answer.
+    /// If the credentials cannot be read, or no endpoint answers.
     pub async fn connect(settings: &EtcdSettings) -> Result<Self, StoreError> {
         let etcd = Self::open(settings).await?;
-        let status = etcd.members.client().status().await;
-        status.map_err(|error| etcd.explained(error.into()))?;
+        let status = || async { etcd.members.client().status().await };
+        let mut answer = status().await;
+        for _ in 1..settings.endpoints.len() {
+            if answer.is_ok() {
+                break;
+            }
+            etcd.members.was_unanswered();
+            sleep(BEFORE_ANOTHER).await;
+            answer = status().await;
+        }
+        answer.map_err(|error| etcd.explained(error.into()))?;
         Ok(etcd)
     }
 

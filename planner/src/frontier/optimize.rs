@@ -95,8 +95,8 @@ impl Frontier {
     }
 }
 
-/// One in so many of the plans about a deadline is improved by exchanges, too: from some plans they find
-/// better ones than from the plan that is spliced.
+/// Exchanges begin at every third plan about a deadline, too: from some of them they find a better plan
+/// than from the one that is spliced.
 const STARTS_APART: usize = 3;
 
 /// What plans are made from.
@@ -187,7 +187,7 @@ impl<'a> Making<'a> {
     }
 
     /// A plan for one deadline, in seconds, or, if the step is short, a better one that is found
-    /// from it or from others that keep the deadline.
+    /// from it or from others that keep the deadline. In a longer step the others are not made.
     fn exchanged(
         &self,
         plan: Realised,

@@ -29,6 +29,7 @@ const OTHERS_AFTER_MS: std::ops::Range<u64> = 10_000..40_000;
 #[derive(Clone)]
 pub(super) struct Members {
     client: Client,
+    count: usize,
     heard: Arc<Heard>,
 }
 
@@ -40,14 +41,15 @@ struct Heard {
 }
 
 impl Members {
-    /// Connects when it is used. There has to be an endpoint.
+    /// Connects when it is used.
     pub(super) async fn open(endpoints: &[String], options: ConnectOptions) -> Result<Self, Error> {
-        let mut others = endpoints.to_vec();
-        let first = others.swap_remove(fastrand::usize(..endpoints.len().max(1)));
-        let client = Client::connect([first], Some(options)).await?;
+        let mut first = endpoints.to_vec();
+        fastrand::shuffle(&mut first);
+        let others = first.split_off(first.len().min(1));
+        let client = Client::connect(first, Some(options)).await?;
         let heard = Arc::default();
         tokio::spawn(connect_to(others, client.clone(), Arc::clone(&heard)));
-        Ok(Self { client, heard })
+        Ok(Self { client, count: endpoints.len(), heard })
     }
 
     pub(super) fn client(&self) -> Client {
@@ -59,10 +61,21 @@ impl Members {
     where
         F: Future<Output = Result<T, Error>>,
     {
+        self.ask_for(REPEATING, question).await
+    }
+
+    async fn ask_for<T, F>(
+        &self,
+        repeating: Duration,
+        question: impl Fn(&Client) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let (began, mut pause) = (Instant::now(), PAUSES.0);
         loop {
             match question(&self.client).await {
-                Err(error) if is_unreached(&error) && began.elapsed() < REPEATING => {
+                Err(error) if is_unreached(&error) && began.elapsed() < repeating => {
                     self.was_unanswered();
                     sleep(pause).await;
                     pause = PAUSES.1.min(2 * pause);
@@ -73,6 +86,16 @@ impl Members {
                 }
             }
         }
+    }
+
+    /// Asks whether any of them answers: if there is one only, once.
+    pub(super) async fn answer(&self) -> Result<(), Error> {
+        let repeating = if self.count > 1 { REPEATING } else { Duration::ZERO };
+        let status = |client: &Client| {
+            let mut client = client.clone();
+            async move { client.status().await }
+        };
+        self.ask_for(repeating, status).await.map(drop)
     }
 
     /// Has the other members connected to, if they are not yet.

@@ -9,7 +9,6 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, KeyValue, PutOptions,
@@ -18,7 +17,6 @@ use etcd_client::{
 use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report, View};
 use serde::Serialize;
 use tokio::sync::Mutex;
-use tokio::time::sleep;
 
 use self::certificate::OwnCertificate;
 use self::keys::{Keys, NODES};
@@ -32,9 +30,6 @@ use crate::verbs::{
 
 pub use self::connect::{Credentials, EtcdSettings};
 pub use self::watch::EtcdJob;
-
-/// How long the other members are connected to before one of them is asked.
-const BEFORE_ANOTHER: Duration = Duration::from_millis(100);
 
 /// etcd, as one node speaks to it.
 pub struct Etcd {
@@ -74,17 +69,7 @@ impl Etcd {
     /// If the credentials cannot be read, or no endpoint answers.
     pub async fn connect(settings: &EtcdSettings) -> Result<Self, StoreError> {
         let etcd = Self::open(settings).await?;
-        let status = || async { etcd.members.client().status().await };
-        let mut answer = status().await;
-        for _ in 1..settings.endpoints.len() {
-            if answer.is_ok() {
-                break;
-            }
-            etcd.members.was_unanswered();
-            sleep(BEFORE_ANOTHER).await;
-            answer = status().await;
-        }
-        answer.map_err(|error| etcd.explained(error.into()))?;
+        etcd.members.answer().await.map_err(|error| etcd.explained(error.into()))?;
         Ok(etcd)
     }
 

@@ -1,9 +1,11 @@
-//! Members of etcd that are away when a client begins with one of them.
+//! Members of etcd that are away or hang when a client has begun with one of them.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
 
 use pfo_store::{Etcd, Store};
 
+use crate::server::{Server, ServerSetup};
 use crate::{job, member, one_member, run, settings};
 
 /// A client begins with any of its endpoints: often enough with each.
@@ -21,7 +23,34 @@ fn a_client_that_begins_with_a_member_that_is_away_or_silent_gets_to_another_one
                 settings.endpoints.insert(0, format!("https://{away}"));
                 let etcd = Etcd::open(&settings).await.unwrap();
                 assert_eq!(etcd.join(&job("j"), &member(0)).await, Ok(()), "{away}");
+                let connected = Etcd::connect(&settings).await.map(drop);
+                assert!(connected.is_ok(), "{away}: {connected:?}");
             }
+        });
+    }
+}
+
+#[test]
+fn whichever_member_hangs_just_after_a_client_has_begun_with_it_others_answer() {
+    let setup = ServerSetup { members: 3, ..ServerSetup::default() };
+    let Some(server) = Server::start(&setup) else { return };
+    for hung in 0..setup.members {
+        run(async {
+            let mut clients = Vec::new();
+            for _ in 0..TIMES {
+                let etcd = Etcd::open(&settings(&server, "node-a")).await.unwrap();
+                etcd.join(&job("j"), &member(0)).await.unwrap();
+                clients.push(etcd);
+            }
+            server.hang(hung);
+            for etcd in &clients {
+                // Others may have to choose a leader.
+                let began = Instant::now();
+                while let Err(error) = etcd.join(&job("j"), &member(1)).await {
+                    assert!(began.elapsed() < Duration::from_secs(60), "{error}");
+                }
+            }
+            server.go_on(hung);
         });
     }
 }

@@ -161,6 +161,20 @@ impl Server {
         }
     }
 
+    /// Stops a member as a disk or a machine that hangs does: its connections stay, and nothing is answered.
+    pub(crate) fn hang(&self, member: usize) {
+        self.signal(member, "STOP");
+    }
+
+    pub(crate) fn go_on(&self, member: usize) {
+        self.signal(member, "CONT");
+    }
+
+    fn signal(&self, member: usize, signal: &str) {
+        let pid = self.members[member].process.as_ref().unwrap().id();
+        run("kill", &format!("-{signal} {pid}"), &self.directory).unwrap();
+    }
+
     pub(crate) fn restart(&mut self, number: usize) {
         self.kill(number);
         let member = &self.members[number];

@@ -32,12 +32,10 @@ impl Files {
             Some(before) => Ok(before),
             None => found_before(link).await,
         };
-        let mut before = match before {
-            Ok(before) => before,
-            Err(error) => {
-                tracing::debug!("cannot ask what this node has said: {error}");
-                return;
-            }
+        let Ok(mut before) = before.inspect_err(|error| {
+            tracing::debug!("cannot ask what this node has said: {error}");
+        }) else {
+            return;
         };
         let mut troubles = BTreeMap::new();
         for (scope, kept) in link.book().orders {

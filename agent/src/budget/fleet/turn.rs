@@ -42,8 +42,8 @@ const SOONEST: f64 = 0.8;
 const FIRST_HEARS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many nodes decide when none does, and how many times as many at each look after which none still
-/// does: who decides reads what all nodes say, and one of them wins.
+/// While no node decides, the first three of them try to, and at each further look four times as many.
+/// One of them wins; each reads what all nodes say, so it should not be all of them.
 const FIRST_DECIDERS: usize = 3;
 const MORE_DECIDERS: usize = 4;
 
@@ -55,7 +55,7 @@ pub(in crate::budget) struct Turns {
     decider: Option<Decider>,
     decided: Option<Instant>,
     decided_for: u64,
-    /// Looks at which nobody decided, and it was for others to begin.
+    /// Looks in a row at which no node decided, and this one left it to others.
     left_to_others: u32,
     /// Holds this node to its share while it is cut off.
     alone: Controller,
@@ -317,7 +317,7 @@ pub(in crate::budget) fn is_cut_off(link: &Link) -> bool {
     link.away().is_some_and(|away| away > CUT_OFF)
 }
 
-/// Whether this node is among those that decide, after so many looks at which it was for others.
+/// Whether this node tries to decide, after it has left that to others at so many looks.
 fn begins(me: &pfo_fleet::Node, enrolled: &BTreeSet<pfo_fleet::Node>, left_to_others: u32) -> bool {
     let deciders = FIRST_DECIDERS.saturating_mul(MORE_DECIDERS.saturating_pow(left_to_others));
     enrolled.range(..me).count() < deciders

@@ -1,6 +1,7 @@
 //! Members of etcd that are away or hang when a client has begun with one of them.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pfo_store::{Etcd, Store};
@@ -10,6 +11,13 @@ use crate::{job, member, one_member, run, settings};
 
 /// A client begins with any of its endpoints: often enough with each.
 const TIMES: usize = 6;
+
+/// A member that is stopped hangs: its connections stay, and nothing is answered.
+fn signal(server: &Server, member: usize, signal: &str) {
+    let pid = server.members[member].process.as_ref().unwrap().id().to_string();
+    let sent = Command::new("kill").args(["-s", signal, &pid]).status().unwrap();
+    assert!(sent.success(), "{signal} to {pid}: {sent}");
+}
 
 #[test]
 fn a_client_that_begins_with_a_member_that_is_away_or_silent_gets_to_another_one() {
@@ -42,7 +50,7 @@ fn whichever_member_hangs_just_after_a_client_has_begun_with_it_others_answer() 
                 etcd.join(&job("j"), &member(0)).await.unwrap();
                 clients.push(etcd);
             }
-            server.hang(hung);
+            signal(&server, hung, "STOP");
             for etcd in &clients {
                 // Others may have to choose a leader.
                 let began = Instant::now();
@@ -50,7 +58,7 @@ fn whichever_member_hangs_just_after_a_client_has_begun_with_it_others_answer() 
                     assert!(began.elapsed() < Duration::from_secs(60), "{error}");
                 }
             }
-            server.go_on(hung);
+            signal(&server, hung, "CONT");
         });
     }
 }

@@ -36,13 +36,13 @@ impl Default for ServerSetup {
 pub(crate) struct Server {
     setup: ServerSetup,
     directory: TempDir,
-    members: Vec<Member>,
+    pub(crate) members: Vec<Member>,
 }
 
-struct Member {
+pub(crate) struct Member {
     client_port: u16,
     peer_port: u16,
-    process: Option<Child>,
+    pub(crate) process: Option<Child>,
 }
 
 impl Drop for Server {
@@ -159,20 +159,6 @@ impl Server {
             process.kill().unwrap();
             process.wait().unwrap();
         }
-    }
-
-    /// Stops a member as a disk or a machine that hangs does: its connections stay, and nothing is answered.
-    pub(crate) fn hang(&self, member: usize) {
-        self.signal(member, "STOP");
-    }
-
-    pub(crate) fn go_on(&self, member: usize) {
-        self.signal(member, "CONT");
-    }
-
-    fn signal(&self, member: usize, signal: &str) {
-        let pid = self.members[member].process.as_ref().unwrap().id();
-        run("kill", &format!("-{signal} {pid}"), &self.directory).unwrap();
     }
 
     pub(crate) fn restart(&mut self, number: usize) {

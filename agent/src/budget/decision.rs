@@ -114,11 +114,11 @@ fn seen<'a, K>(job: &'a Gathered<K>, name: &'a str) -> Seen<'a> {
 #[cfg(test)]
 mod tests {
     use pfo_budget::Point;
-    use pfo_protocol::Uid;
+    use pfo_protocol::{Mhz, Uid};
 
     use super::*;
-
-    const OWN: u32 = 99;
+    use crate::budget::job_curve::of_uniform_clocks;
+    use crate::budget::known::{OWN, Own};
 
     fn job(uid: u32, weight: f64, running: Option<u32>) -> Gathered {
         let point = |time_s, power_w, tag| Point { time_s, power_w, tag };
@@ -148,6 +148,22 @@ mod tests {
         assert!(decided.price > 0.0 && decided.missing_w.is_none());
         let ample = decide(&mut Controller::new(), &draw(jobs(), 9e3)).unwrap();
         assert!(ample.changes.is_empty() && ample.price == 0.0, "{ample:?}");
+    }
+
+    #[test]
+    fn equal_jobs_without_a_frontier_give_up_alike() {
+        let clocks: Vec<Mhz> = (210..=1410).step_by(15).map(Mhz).collect();
+        let own = Own { label: None, plan: None, time_s: 2.0, power_w: 1000.0 };
+        let curve = of_uniform_clocks(clocks, &own, None).unwrap();
+        let jobs = [1, 2].map(|uid| Gathered { curve: curve.clone(), ..job(uid, 4.0, Some(OWN)) });
+        for budget_w in [1950.0, 1900.0, 1830.0, 1777.0, 1700.0, 1600.0, 1500.0, 1300.0] {
+            let decided =
+                decide(&mut Controller::new(), &draw(jobs.to_vec(), budget_w + 100.0)).unwrap();
+            let given: Vec<f64> = decided.shares.values().map(|share| share.power_w).collect();
+            assert_eq!(decided.missing_w, None);
+            // The last watts are closed with whatever clocks fit best.
+            assert!((given[0] - given[1]).abs() < 200.0, "{budget_w} W: {given:?} W");
+        }
     }
 
     #[test]

@@ -93,14 +93,17 @@ fn summary(known: &Known<'_>) -> String {
         |energy_j| format!("{}, measured", joules(energy_j)),
     );
     let driver = daemon.driver.as_deref().unwrap_or("none");
-    let runs = if job.ranks.is_empty() {
-        format!("Has ended: its last rank on this node has left. It ran {plan}.")
+    let stages = format!("{} stages", job.pp_degree);
+    let [runs, size] = if job.ranks.is_empty() {
+        let ended = format!("Has ended: its last rank on this node has left. It ran {plan}.");
+        [ended, format!("{stages}.")]
     } else {
-        format!("Runs {plan}, {}.", state(job).shown())
+        let runs = format!("Runs {plan}, {}.", state(job).shown());
+        [runs, format!("{} ranks on this node, {stages}.", job.ranks.len())]
     };
     list(&[
         runs,
-        format!("{} ranks on this node, {} stages.", job.ranks.len(), job.pp_degree),
+        size,
         format!("Energy in the last {}: {energy}.", span(job.measured_for_s)),
         format!("pfod {}, driver {driver}.", daemon.version),
     ])

@@ -175,7 +175,7 @@ fn what_is_not_known_is_said() {
     made.both.pfod.jobs[0].energy_j = None;
     let page = made.page();
     for words in [
-        "Has ended: its last rank on this node has left. It ran default clocks.",
+        "Has ended: its last rank on this node has left. It ran default clocks.</li>\n<li>4 stages.",
         "Nothing was measured yet",
         "No plan of clocks is in force.",
         "Frontier</h2>\n<p>Not known.",

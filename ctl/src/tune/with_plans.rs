@@ -36,7 +36,10 @@ const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::
 
 /// By how much more a plan has to be expected to save than the best one does, for it to be tried, as a
 /// share of the energy at default clocks.
-const WORTH_TRYING: f64 = 0.003;
+const WORTH_TRYING: f64 = 0.0015;
+
+/// A plan that saves less than it promised by more than this share breaks its promise.
+const KEPT_WITHIN: f64 = 0.003;
 
 /// Plans that are tried at most.
 const MOST_TRIED: usize = 10;
@@ -223,7 +226,7 @@ fn try_frontiers<D: Measuring>(
             replan(&mut rungs, tuned, &pipeline, power)?;
         }
         let keeps_promise =
-            tuned.best_saving().is_some_and(|best| best >= candidate.expected - WORTH_TRYING);
+            tuned.best_saving().is_some_and(|best| best >= candidate.expected - KEPT_WITHIN);
         if !keeps_promise && !others.is_empty() {
             let others = mem::take(&mut others);
             rungs.extend(planned(tuned, &pipeline, power, (others, goal))?);

@@ -72,7 +72,7 @@ fn a_page_opens_in_a_browser_and_asks_nobody_for_anything() {
     });
     let (page, text) = report(&node, &["--frontier", &frontier, "--observe", "2"]);
     assert_eq!(text.matches("<svg ").count(), 4, "{text}");
-    assert!(text.contains("windows of this job: measured"), "{text}");
+    assert!(text.contains("points: measured on this job"), "{text}");
     assert!(text.contains("&lt;script&gt;alert(1)&lt;b&gt;.json"), "{text}");
     for bad in ["<script", "<link", "<img", "<iframe", "href=", "src=", "@import", "url("] {
         assert!(!text.contains(bad), "{bad}");

@@ -97,6 +97,7 @@ fn wait(
         // An agent that does not answer this does not answer the other connection either.
         let known = unfinished(daemons, &order.job.job).unwrap_or_default();
         if let [sweep] = &known[..] {
+            bar.announce(&sweep.job);
             bar.show(sweep);
         }
     }

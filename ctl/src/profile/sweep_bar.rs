@@ -1,6 +1,6 @@
 //! The progress of a sweep as a bar on a terminal, and what it waits for.
 
-use pfo_protocol::{SweepState, SweepStatus};
+use pfo_protocol::{JobName, SweepState, SweepStatus};
 
 use super::status::progress;
 use crate::progress::Progress;
@@ -10,11 +10,22 @@ use crate::text::harmless;
 pub(super) struct SweepBar {
     bar: Progress,
     said: Option<String>,
+    is_announced: bool,
 }
 
 impl SweepBar {
     pub(super) fn new() -> Self {
-        Self { bar: Progress::new("sweeping"), said: None }
+        Self { bar: Progress::new("sweeping"), said: None, is_announced: false }
+    }
+
+    /// Says once what the sweep does to the job.
+    pub(super) fn announce(&mut self, job: &JobName) {
+        if !std::mem::replace(&mut self.is_announced, true) {
+            self.bar.tell(&format!(
+                "pfoctl: a sweep measures the profile of job {job} first; until it ends, steps take longer, the \
+                 more the lower the clock (--sweep-max-slowdown bounds that)"
+            ));
+        }
     }
 
     pub(super) fn show(&mut self, sweep: &SweepStatus) {

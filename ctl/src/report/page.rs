@@ -11,10 +11,11 @@ use crate::output::Look;
 use crate::plan::plot::{Course, course_svg, frontier_svg, timeline_svg};
 use crate::profile::throttle_reasons;
 use crate::status::job_table::state;
+use crate::status::measured::Measured;
+use crate::status::measured_table;
 use crate::status::plan_text::described;
-use crate::status::quantity::{change, joules, percent, seconds, span, watts};
+use crate::status::quantity::{joules, percent, seconds, span, watts};
 use crate::status::rank_table;
-use crate::status::window_table::{self, Measured};
 use crate::status::{Both, attention};
 
 const STYLE: &str = include_str!("page.css");
@@ -111,28 +112,29 @@ fn summary(known: &Known<'_>) -> String {
 
 fn savings(known: &Known<'_>) -> String {
     let mut text = element("h2", "Savings, measured");
-    let windows: Vec<_> = Measured::all(known.job).collect();
-    if windows.is_empty() {
+    let rows = Measured::all(known.job);
+    let has_interval =
+        rows.iter().any(|row| row.saving.or(row.slowdown).is_some_and(|of| of.interval.is_some()));
+    if rows.is_empty() {
         text += &element("p", "Nothing was measured yet: no step is over.");
     } else {
         text += &table(
             ["What ran", "Steps", "Time/step", "Slowdown", "Energy/step", "Saving"],
-            windows.iter().map(|measured| {
-                let window = measured.window;
+            rows.iter().map(|row| {
                 [
-                    Some(window_table::name(window)),
-                    Some(window.steps.to_string()),
-                    Some(seconds(window.iteration_time_s)),
-                    measured.slowdown().map(change),
-                    window.iteration_energy_j.map(joules),
-                    measured.saved().map(percent),
+                    Some(measured_table::name(row.plan)),
+                    Some(row.steps.to_string()),
+                    Some(seconds(row.time_s)),
+                    row.slowdown.map(measured_table::slowdown),
+                    row.energy_j.map(joules),
+                    row.saving.map(measured_table::saving),
                 ]
             }),
         );
         text += &element(
             "p",
-            "Means from the energy counters of the GPUs, compared with the first window at default \
-             clocks.",
+            "Means from the energy counters of the GPUs, compared with the default clocks that were \
+             measured next to each plan. ± is the 95 % interval.",
         );
     }
     match known.tuned {
@@ -143,13 +145,14 @@ fn savings(known: &Known<'_>) -> String {
             );
             text += &element("pre", tuned);
         }
-        None => {
+        None if !has_interval => {
             text += &element(
                 "p",
                 "These have no interval. pfoctl tune measures savings with one; its --report writes \
                  them into this page.",
             );
         }
+        None => {}
     }
     text
 }
@@ -200,14 +203,13 @@ fn frontier(known: &Known<'_>) -> String {
     };
     let time_s = known.job.plan.as_ref().and_then(|plan| plan.predicted_time_s);
     // A frontier is of one rank of each stage.
-    let windows = Measured::all(known.job).map(|measured| measured.window);
-    let whole = windows.filter(|window| window.ranks == known.job.pp_degree);
-    let measured: Vec<(f64, f64)> = whole
-        .filter_map(|window| Some((window.iteration_time_s, window.iteration_energy_j?)))
-        .collect();
+    let rows = Measured::all(known.job);
+    let whole = rows.iter().filter(|row| row.ranks == known.job.pp_degree);
+    let measured: Vec<(f64, f64)> =
+        whole.filter_map(|row| Some((row.time_s, row.energy_j?))).collect();
     let caption = match measured.len() {
         0 => "Plans: predicted. No measurement of the job can be compared with them.".to_owned(),
-        count => format!("Plans: predicted. {count} windows of this job: measured."),
+        count => format!("Plans: predicted. {count} points: measured on this job."),
     };
     drawn(
         text,

@@ -18,7 +18,7 @@ pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(Uid) -> String, look: Loo
         .left("UUID")
         .right("Asked")
         .right("Observed")
-        .right("Memory")
+        .spare("Memory")
         .right("Power")
         .left("Held by");
     for gpu in gpus {

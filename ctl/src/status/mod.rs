@@ -8,13 +8,14 @@ pub(crate) mod daemon;
 mod driver_table;
 pub(crate) mod gpu_table;
 pub(crate) mod job_table;
+pub(crate) mod measured;
+pub(crate) mod measured_table;
 mod node_table;
 pub(crate) mod plan_text;
 pub(crate) mod quantity;
 pub(crate) mod rank_table;
 pub(crate) mod table;
 pub(crate) mod uuid;
-pub(crate) mod window_table;
 
 use std::time::Duration;
 
@@ -38,10 +39,11 @@ Columns:
                driver calls that read the GPU or set its clock, over the last seconds
   Time reading, Time changing
                share of the time that these calls took
-  Slowdown     time of a step compared with the first window at default clocks
-  Saving       energy of a step compared with the first window at default clocks
   Pred. time, Pred. energy
                what the plan predicts for a step
+  Slowdown, Saving
+               time and energy of a step compared with the default clocks measured next to the plan; ± is
+               the 95 % interval, if there is more than one comparison
   Mismatches   steps in which the instructions of a rank did not follow its plan
   Lost events  events that a rank could not deliver
   Skipped      clock changes that were left out because of the limit per second
@@ -175,7 +177,7 @@ impl Both {
             let own = |other: &&WatchedJob| (&other.job, other.uid) == (&job.job, job.uid);
             let fleet = watched.iter().find(own).and_then(|watched| watched.fleet.as_ref());
             parts.extend(node_table::render(job, fleet, user, look));
-            parts.extend(window_table::render(job, user, look));
+            parts.extend(measured_table::render(job, user, look));
             parts.extend(rank_table::render(job, &pfod.gpus, user, look));
         }
         parts.join("\n")

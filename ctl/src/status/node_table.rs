@@ -4,9 +4,9 @@ use pfo_protocol::{
     FleetJob, FleetMember, FleetOutcome, FleetStep, FleetSwap, FleetWindow, JobStatus, Rank, Uid,
 };
 
+use super::measured_table::saving_cell;
 use super::quantity::{change, joules, seconds};
 use super::table::{Cell, Table, Tone, heading};
-use super::window_table::saving_cell;
 use crate::output::Look;
 use crate::text::harmless;
 

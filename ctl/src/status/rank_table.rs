@@ -29,8 +29,8 @@ pub(crate) fn render(
         .right("Skipped")
         .right("Off plan")
         .right("Late")
-        .right("Set call")
-        .right("Longest");
+        .spare("Set call")
+        .spare("Longest");
     for rank in &job.ranks {
         let called = rank.clock_changes > 0;
         table.row([

@@ -2,7 +2,7 @@
 
 use comfy_table::{
     Attribute, Cell as StyledCell, CellAlignment, Color, ColumnConstraint, ContentArrangement,
-    LineStyle, TableStyle,
+    LineStyle, TableStyle, Width,
 };
 use pfo_protocol::Mhz;
 
@@ -82,11 +82,24 @@ impl Cell {
     }
 }
 
+/// Columns between two columns: the padding of the left one, and one more.
+const GAP: usize = 2;
+
+/// Text is not wrapped into less, if the terminal is too narrow even for that.
+const NARROWEST_TEXT: usize = 8;
+
 /// A table in the making.
 pub(crate) struct Table {
     look: Look,
-    columns: Vec<(&'static str, CellAlignment)>,
+    columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
+}
+
+struct Column {
+    header: &'static str,
+    alignment: CellAlignment,
+    /// Whether it is left out where there is no room for it.
+    spare: bool,
 }
 
 impl Table {
@@ -105,8 +118,14 @@ impl Table {
         self.column(header, CellAlignment::Right)
     }
 
+    /// With one more column, of figures, which is left out on a narrow terminal: the last one first.
+    pub(crate) fn spare(mut self, header: &'static str) -> Self {
+        self.columns.push(Column { header, alignment: CellAlignment::Right, spare: true });
+        self
+    }
+
     fn column(mut self, header: &'static str, alignment: CellAlignment) -> Self {
-        self.columns.push((header, alignment));
+        self.columns.push(Column { header, alignment, spare: false });
         self
     }
 
@@ -117,11 +136,33 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// The columns that are shown: those in which a row has anything, as far as there is room.
+    fn shown(&self) -> Vec<usize> {
+        let says = |&column: &usize| self.rows.iter().any(|row| row[column].text.is_some());
+        let mut shown: Vec<usize> = (0..self.columns.len()).filter(says).collect();
+        let wide = |shown: &[usize]| -> usize {
+            shown.iter().map(|&column| self.wide(column) + GAP).sum()
+        };
+        let room = self.look.width.map_or(usize::MAX, |width| usize::from(width) + GAP);
+        let is_spare = |&column: &usize| self.columns[column].spare;
+        while wide(&shown) > room
+            && let Some(last) = shown.iter().rposition(is_spare)
+        {
+            shown.remove(last);
+        }
+        shown
+    }
+
+    /// The width of a column if nothing is wrapped.
+    fn wide(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| row[column].shown());
+        let texts = cells.chain([self.columns[column].header]);
+        texts.map(|text| text.chars().count()).max().unwrap_or_default()
+    }
+
     /// The table as lines, without the columns in which no row has anything.
     pub(crate) fn render(&self) -> String {
-        let shown: Vec<usize> = (0..self.columns.len())
-            .filter(|&column| self.rows.iter().any(|row| row[column].text.is_some()))
-            .collect();
+        let shown = self.shown();
         let mut table = comfy_table::Table::new();
         table.load_style(STYLE);
         if self.look.colour {
@@ -136,22 +177,29 @@ impl Table {
             table.set_content_arrangement(ContentArrangement::Disabled);
         }
         table.set_header(shown.iter().map(|&column| {
-            let (header, alignment) = self.columns[column];
+            let Column { header, alignment, .. } = self.columns[column];
             StyledCell::new(header).set_alignment(alignment).add_attribute(Attribute::Bold)
         }));
         for row in &self.rows {
             table.add_row(shown.iter().map(|&column| {
                 let cell = styled(&row[column]);
-                cell.set_alignment(self.columns[column].1)
+                cell.set_alignment(self.columns[column].alignment)
             }));
         }
         for (position, column) in table.column_iter_mut().enumerate() {
             let last = position + 1 == shown.len();
-            column.set_padding((0, u16::from(!last)));
+            let padding = u16::from(!last);
+            column.set_padding((0, padding));
             // A figure that is cut in two is none; where there is no room, text wraps.
-            if self.columns[shown[position]].1 == CellAlignment::Right {
-                column.set_constraint(ColumnConstraint::ContentWidth);
-            }
+            let of = shown[position];
+            column.set_constraint(match self.columns[of].alignment {
+                CellAlignment::Right => ColumnConstraint::ContentWidth,
+                _ => {
+                    let header = self.columns[of].header.chars().count();
+                    let least = self.wide(of).min(NARROWEST_TEXT).max(header) as u16 + padding;
+                    ColumnConstraint::LowerBoundary(Width::Fixed(least))
+                }
+            });
         }
         table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
     }
@@ -203,6 +251,25 @@ mod tests {
         table.row([Cell::text("one two three four"), Cell::text("170.0 kJ")]);
         let text = table.render();
         assert!(text.contains("170.0 kJ") && text.lines().count() > 3, "{text}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_no_text_of_one_letter_a_line() {
+        let rendered = |width| {
+            let look = Look { colour: false, width: Some(width) };
+            let mut table =
+                Table::new(look).left("Plan").right("Steps").spare("Pred.").spare("Set");
+            let row = ["default clocks", "123", "1.000 s", "9"];
+            table.row(row.map(Cell::text));
+            table.render()
+        };
+        assert_eq!(rendered(40).lines().next(), Some("Plan            Steps    Pred.  Set"));
+        assert_eq!(rendered(33).lines().next(), Some("Plan            Steps    Pred."));
+        assert_eq!(rendered(21).lines().count(), 3);
+        for width in [5, 12, 17] {
+            let text = rendered(width);
+            assert!(text.contains("default") && text.lines().count() == 4, "{width}: {text}");
+        }
     }
 
     #[test]

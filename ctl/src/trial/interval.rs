@@ -7,8 +7,6 @@
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use super::window::{deviation, mean};
-
 /// In how many cases of a hundred an interval is to hold what is true.
 const CONFIDENCE: f64 = 0.95;
 
@@ -20,23 +18,44 @@ pub(crate) struct Interval {
     pub(crate) high: f64,
 }
 
+/// What something took before and after a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) before: f64,
+    pub(crate) after: f64,
+    /// How much it counts beside other pairs: in proportion to one over its variance.
+    pub(crate) weight: f64,
+}
+
 impl Interval {
-    /// The mean of what these values are drawn from; none of fewer than two values.
-    pub(crate) fn of_mean(values: &[f64]) -> Option<Self> {
-        let freedom = values.len().checked_sub(1).filter(|&freedom| freedom > 0)?;
-        let estimate = mean(values);
-        let reach = deviation(values) / (values.len() as f64).sqrt();
-        let t = StudentsT::new(0.0, 1.0, freedom as f64).ok()?;
-        let reach = t.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)) * reach;
+    /// The mean of what these values are drawn from, whose variances are in proportion to one over their
+    /// weights; none of fewer than two values.
+    fn of_mean(values: &[(f64, f64)]) -> Option<Self> {
+        let freedom = values.len().checked_sub(1).filter(|&freedom| freedom > 0)? as f64;
+        let weight: f64 = values.iter().map(|(_, weight)| weight).sum();
+        let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
+            values.iter().map(|&(value, weight)| weight * of(value)).sum()
+        };
+        let estimate = sum(&|value| value) / weight;
+        let squares = sum(&|value| (value - estimate).powi(2));
+        let t = StudentsT::new(0.0, 1.0, freedom).ok()?;
+        let reach =
+            t.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)) * (squares / (freedom * weight)).sqrt();
         Some(Self { estimate, low: estimate - reach, high: estimate + reach })
     }
 
     /// By what share of the first the second of each pair is larger: the ratios' geometric mean
     /// less one.
     pub(crate) fn of_change(pairs: &[(f64, f64)]) -> Option<Self> {
-        let logarithms: Vec<f64> =
-            pairs.iter().map(|(before, after)| (after / before).ln()).collect();
-        let Self { estimate, low, high } = Self::of_mean(&logarithms)?;
+        let pair = |&(before, after)| Pair { before, after, weight: 1.0 };
+        Self::of_weighted_change(&pairs.iter().map(pair).collect::<Vec<_>>())
+    }
+
+    /// The same of pairs that do not count alike.
+    pub(crate) fn of_weighted_change(pairs: &[Pair]) -> Option<Self> {
+        let logarithm = |pair: &Pair| ((pair.after / pair.before).ln(), pair.weight);
+        let Self { estimate, low, high } =
+            Self::of_mean(&pairs.iter().map(logarithm).collect::<Vec<_>>())?;
         let share = f64::exp_m1;
         Some(Self { estimate: share(estimate), low: share(low), high: share(high) })
     }
@@ -58,15 +77,23 @@ mod tests {
         // A mean of 3 and a deviation of 1.5811 of five values; t is 2.7764 at four degrees of
         // freedom.
         let Interval { estimate, low, high } =
-            Interval::of_mean(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+            Interval::of_mean(&[1.0, 2.0, 3.0, 4.0, 5.0].map(|value| (value, 7.0))).unwrap();
         assert_eq!(estimate, 3.0);
         assert!((low - 1.0368).abs() < 1e-4 && (high - 4.9632).abs() < 1e-4, "{low} to {high}");
     }
 
     #[test]
     fn one_value_says_nothing_about_how_surely_it_holds() {
-        assert_eq!(Interval::of_mean(&[1.0]), None);
+        assert_eq!(Interval::of_mean(&[(1.0, 1.0)]), None);
         assert_eq!(Interval::of_change(&[(1.0, 2.0)]), None);
+    }
+
+    #[test]
+    fn a_value_that_scatters_more_moves_the_mean_less() {
+        // By hand: a mean of (1 + 3 * 5) / 4, squares of (9 + 3 * 1) / (1 * 4), t of 12.7062.
+        let Interval { estimate, low, .. } = Interval::of_mean(&[(1.0, 1.0), (5.0, 3.0)]).unwrap();
+        assert_eq!(estimate, 4.0);
+        assert!((estimate - low - 12.7062 * 3.0_f64.sqrt()).abs() < 1e-3, "{low}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) use self::energy_counters::require_energy_counters;
 pub(crate) use self::error::TrialError;
 pub(crate) use self::held::Held;
 pub(crate) use self::interrupt::Interrupt;
-pub(crate) use self::interval::Interval;
+pub(crate) use self::interval::{Interval, Pair};
 pub(crate) use self::measuring::Measuring;
 pub(crate) use self::stages_here::require_every_stage;
 pub(crate) use self::trouble::{RESTART, Trouble, patiently};

@@ -46,12 +46,12 @@ impl Window {
 }
 
 /// The mean; not a number of no values.
-pub(super) fn mean(values: &[f64]) -> f64 {
+fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The standard deviation of what these values are drawn from; 0 of a single one.
-pub(super) fn deviation(values: &[f64]) -> f64 {
+fn deviation(values: &[f64]) -> f64 {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (squares / (values.len().max(2) - 1) as f64).sqrt()

@@ -5,10 +5,11 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
 use crate::status::job_table::{state, waiting_plan};
+use crate::status::measured::{Change, Measured};
+use crate::status::measured_table::{self, tone_of_saving};
 use crate::status::plan_text::{described, described_frontier};
-use crate::status::quantity::{change, joules, percent, seconds};
-use crate::status::table::Tone;
-use crate::status::window_table::{self, Measured, tone_of_saving};
+use crate::status::quantity::{joules, seconds};
+use crate::status::table::Cell;
 use crate::text::harmless;
 use crate::top::feed::Snapshot;
 use crate::top::keys::Sort;
@@ -19,7 +20,7 @@ pub(super) const LEVELS: [&str; 8] = [
     "\u{2581}", "\u{2582}", "\u{2583}", "\u{2584}", "\u{2585}", "\u{2586}", "\u{2587}", "\u{2588}",
 ];
 
-const WINDOWS: &[Column] = &[
+const MEASURED: &[Column] = &[
     Column::text("Measured", 0),
     Column::figure("Steps", 5),
     Column::figure("Time/step", 2),
@@ -50,23 +51,31 @@ pub(super) fn lines(job: &JobStatus, snapshot: &Snapshot) -> Vec<Line<'static>> 
 }
 
 /// What was measured under each plan.
-pub(super) fn windows(job: &JobStatus) -> Sheet {
-    let rows = Measured::all(job).map(|measured| {
-        let (window, saved) = (measured.window, measured.saved());
-        let plan = window.plan.as_ref();
+pub(super) fn measured(job: &JobStatus) -> Sheet {
+    let row = |measured: Measured| {
+        let plan = measured.plan;
         let entries = vec![
-            Entry::text(Some(window_table::name(window))),
-            Entry::figure(Some(window.steps as f64), |steps| steps.to_string()),
-            Entry::figure(Some(window.iteration_time_s), seconds),
-            Entry::figure(measured.slowdown(), change),
+            Entry::text(Some(measured_table::name(plan))),
+            Entry::figure(Some(measured.steps as f64), |steps| steps.to_string()),
+            Entry::figure(Some(measured.time_s), seconds),
+            Entry::new(
+                Cell::option(measured.slowdown.map(measured_table::slowdown)),
+                measured.slowdown.map(|slowdown| slowdown.estimate),
+            ),
             Entry::figure(plan.and_then(|plan| plan.predicted_time_s), seconds),
-            Entry::figure(window.iteration_energy_j, joules),
-            Entry::figure(saved, percent).tone(saved.map_or(Tone::Plain, tone_of_saving)),
+            Entry::figure(measured.energy_j, joules),
+            measured.saving.map_or_else(|| Entry::new(Cell::empty(), None), saving),
             Entry::figure(plan.and_then(|plan| plan.predicted_energy_j), joules),
         ];
         Row { id: String::new(), job: None, entries }
-    });
-    Sheet::new(WINDOWS, rows.collect(), Sort::default(), "")
+    };
+    let rows = Measured::all(job).into_iter().map(row).collect();
+    Sheet::new(MEASURED, rows, Sort::default(), "")
+}
+
+fn saving(saved: Change) -> Entry {
+    let cell = Cell::text(measured_table::saving(saved)).tone(tone_of_saving(saved.estimate));
+    Entry::new(cell, Some(saved.estimate))
 }
 
 /// The clocks of a plan: a row for each stage, a bar for each instruction in the order in which the

@@ -4,10 +4,11 @@ use pfo_protocol::{JobStatus, RankStatus};
 
 use super::waits_of;
 use crate::status::job_table::{state, steps};
+use crate::status::measured::Measured;
+use crate::status::measured_table::tone_of_saving;
 use crate::status::plan_text::name;
 use crate::status::quantity::{change, joules, percent, seconds, watts};
 use crate::status::table::{Cell, Tone};
-use crate::status::window_table::{Measured, tone_of_saving};
 use crate::top::feed::Snapshot;
 use crate::top::keys::Sort;
 use crate::top::sheet::{Column, Entry, Row, Sheet};
@@ -35,8 +36,9 @@ pub(super) fn sheet(snapshot: &Snapshot, sort: Sort, filter: &str) -> Sheet {
 
 fn row(job: &JobStatus, snapshot: &Snapshot) -> Row {
     let measured = Measured::in_force(job);
-    let window = measured.as_ref().map(|measured| measured.window);
-    let saved = measured.as_ref().and_then(Measured::saved);
+    let of = measured.as_ref();
+    let saved = of.and_then(|of| of.saving).map(|saving| saving.estimate);
+    let slower = of.and_then(|of| of.slowdown).map(|slowdown| slowdown.estimate);
     let plan = job.plan.as_ref().map_or("default clocks".into(), name);
     let last_step = job.ranks.iter().filter_map(|rank| rank.step).max();
     let entries = vec![
@@ -46,9 +48,9 @@ fn row(job: &JobStatus, snapshot: &Snapshot) -> Row {
         Entry::new(Cell::option(steps(job)), last_step.map(|step| step as f64)),
         Entry::text(Some(plan)),
         Entry::new(state(job), None),
-        Entry::figure(window.map(|window| window.iteration_time_s), seconds),
-        Entry::figure(measured.as_ref().and_then(Measured::slowdown), change),
-        Entry::figure(window.and_then(|window| window.iteration_energy_j), joules),
+        Entry::figure(of.map(|of| of.time_s), seconds),
+        Entry::figure(slower, change),
+        Entry::figure(of.and_then(|of| of.energy_j), joules),
         Entry::figure(saved, percent).tone(saved.map_or(Tone::Plain, tone_of_saving)),
         Entry::figure(power_w(&job.ranks, snapshot), watts),
         Entry::figure(waits_of(&job.ranks, snapshot), percent),

@@ -158,9 +158,9 @@ impl Parts {
                 above = if jobs == 0 { 0 } else { (jobs + 2).min(spare).min(room / 3) };
             }
             (List::RanksOfJob, Some(job)) => {
-                let windows = inside::windows(job).rows.len() as u16;
+                let rows = inside::measured(job).rows.len() as u16;
                 let lines = inside::lines(job, snapshot).len() as u16;
-                above = (lines + 1 + if windows > 0 { windows + 1 } else { 0 }).min(spare);
+                above = (lines + 1 + if rows > 0 { rows + 1 } else { 0 }).min(spare);
                 let lines = Below::of(shown, snapshot, state, area.width).lines(spare - above);
                 below = lines.len() as u16;
             }
@@ -334,7 +334,7 @@ fn above(snapshot: &Snapshot, state: &State, area: Rect, colour: bool, buffer: &
             // The last line stays free, as below the jobs.
             let height = (area.height - said.height).saturating_sub(1);
             let windows = Rect { y: said.bottom(), height, ..area };
-            inside::windows(job).draw(windows, buffer, None, colour);
+            inside::measured(job).draw(windows, buffer, None, colour);
         }
         _ => {
             // A line below it stays free.

@@ -53,13 +53,13 @@ impl Bench {
     }
 
     /// Tunes with nothing given but how thoroughly, and these.
-    fn tune_alone(&self, arguments: &[&str]) -> Value {
+    fn tune_alone(&self, arguments: &[&str]) -> Ran {
         let tune = ["tune", JOB, "--max-slowdown", "50%", "--rounds", "2", "--json"];
         let sweep = ["--sweep-stride", "350", "--sweep-steps", "2"];
         let given = [&tune[..], &sweep, arguments].concat();
         let ran = self.node.pfoctl(&Identity::own(), &given);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        ran.json()
+        ran
     }
 
     fn tune(&self, arguments: &[&str]) -> Child {
@@ -136,7 +136,10 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
 fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
     const TRANSFER_MS: f64 = 8.0;
     let bench = Bench::with_transfers(MachineSetup::default(), TIME_SCALE, TRANSFER_MS);
-    let first = bench.tune_alone(&[]);
+    const SWEEPS: &str = "a sweep measures the profile of job job first";
+    let ran = bench.tune_alone(&[]);
+    assert!(ran.stderr.contains(SWEEPS), "{ran:?}");
+    let first = ran.json();
     assert_eq!(first["transfers"]["from"], "measured", "{first}");
     let transfer_ms = 1e3 * number(&first["transfer_s"]);
     // What is woken on a busy machine begins late.
@@ -145,7 +148,9 @@ fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
     assert_eq!(first["p2p_power"]["origin"], "waits", "{first}");
     let power_w = number(&first["p2p_power"]["watts"]);
     assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{first}");
-    let without = bench.tune_alone(&["--transfer-ms", "0"]);
+    let ran = bench.tune_alone(&["--transfer-ms", "0"]);
+    assert!(!ran.stderr.contains(SWEEPS), "{ran:?}");
+    let without = ran.json();
     assert_eq!(without["profile_origin"], "stored");
     let [off, off_without] = [&first, &without].map(off_prediction);
     assert!(

@@ -170,7 +170,7 @@ fn limits(known: &Known<'_>) -> String {
     for rank in &known.job.ranks {
         if let Some(share) = rank_table::off_plan(rank).filter(|share| *share >= 0.001) {
             said.push(format!(
-                "rank {}: clocks were late or others for {} of the time in instructions (measured)",
+                "rank {}: {} of the time in instructions ran at another clock than planned (measured)",
                 rank.rank,
                 percent(share)
             ));

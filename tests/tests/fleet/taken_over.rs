@@ -90,6 +90,15 @@ fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     staged.assert_all_run("own.json");
     pfoctl(last, &["job", "straggler", JOB, "--auto", "off"]);
 
+    // Any other node stores the profile without a step of the job.
+    let csv = |node: &Node| node.directory().join("exported.csv").display().to_string();
+    pfoctl(last, &["profile", "start", JOB, "--reuse"]);
+    for node in [first, last] {
+        pfoctl(node, &["profile", "export", JOB, "-o", &csv(node)]);
+    }
+    let [there, here] = [first, last].map(|node| std::fs::read_to_string(csv(node)).unwrap());
+    assert_eq!(here, there);
+
     tunes_with_what_was_measured(&staged, 1);
     staged.training.stop();
 }

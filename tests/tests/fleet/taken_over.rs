@@ -90,15 +90,7 @@ fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     staged.assert_all_run("own.json");
     pfoctl(last, &["job", "straggler", JOB, "--auto", "off"]);
 
-    // Any other node stores the profile without a step of the job.
-    let csv = |node: &Node| node.directory().join("exported.csv").display().to_string();
-    pfoctl(last, &["profile", "start", JOB, "--reuse"]);
-    for node in [first, last] {
-        pfoctl(node, &["profile", "export", JOB, "-o", &csv(node)]);
-    }
-    let [there, here] = [first, last].map(|node| std::fs::read_to_string(csv(node)).unwrap());
-    assert_eq!(here, there);
-
+    stores_the_profile_without_a_step_of_the_job(first, last);
     tunes_with_what_was_measured(&staged, 1);
     staged.training.stop();
 }
@@ -107,4 +99,14 @@ fn tunes_with_what_was_measured(staged: &Staged, node: usize) {
     let report = staged.tune(node, &["--max-slowdown", "50%"]);
     assert_eq!(report["profile_origin"], "stored", "{report}");
     assert!(kept_plan(&report)["saving"]["low"].as_f64() > Some(0.0), "{report}");
+}
+
+fn stores_the_profile_without_a_step_of_the_job(first: &Node, other: &Node) {
+    let csv = |node: &Node| node.directory().join("exported.csv").display().to_string();
+    pfoctl(other, &["profile", "start", JOB, "--reuse"]);
+    let exported = [first, other].map(|node| {
+        pfoctl(node, &["profile", "export", JOB, "-o", &csv(node)]);
+        std::fs::read_to_string(csv(node)).unwrap()
+    });
+    assert_eq!(exported[0], exported[1]);
 }

@@ -141,7 +141,8 @@ struct pfo_rank {
     const char *gpu;    /* "GPU-6f2c..." (UUID), "0000:07:00.0" (PCI bus id), "cuda:1" (CUDA ordinal);
                            NULL: PFO_GPU, else the only GPU with a CUDA context, of
                            CUDA_VISIBLE_DEVICES or that can be opened, else the launcher's local rank
-                           if the launcher gave the process this rank; else there is no lease */
+                           if the launcher gave the process this rank and started as many processes as
+                           the job has ranks; else there is no lease */
     const char *socket; /* NULL: PFO_SOCKET, else /run/pfo/pfod.sock */
 
     uint32_t rank;      /* the global rank */

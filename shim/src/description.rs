@@ -285,9 +285,15 @@ impl RankDescription {
         }
         let launched = match variable("CUDA_VISIBLE_DEVICES") {
             Some(visible) if !visible.contains(',') => Some(0),
-            _ => launcher::local_rank(variable, self.rank.0),
+            _ => launcher::local_rank(variable, self.rank.0, self.ranks()),
         };
         Ok(launched.map(Gpu::CudaOrdinal))
+    }
+
+    /// The ranks of the job.
+    fn ranks(&self) -> u64 {
+        let degrees = [self.pp_degree, self.dp_degree, self.tp_degree];
+        degrees.into_iter().fold(1, |ranks, degree| u64::from(degree).saturating_mul(ranks))
     }
 
     fn gpu_is_named(&self, variable: Variable<'_>) -> bool {
@@ -369,10 +375,12 @@ mod tests {
         assert_eq!(complete(&[("PFO_JOB", "j")]).unwrap().gpu, None);
         let several = complete(&[("PFO_JOB", "j"), ("CUDA_VISIBLE_DEVICES", "0,1,2,3")]);
         assert_eq!(several.unwrap().gpu, None);
-        let spawned = RankDescription { rank: Rank(2), ..Default::default() };
         let batch =
             variables(&[("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")]);
-        assert_eq!(spawned.complete_from(&batch).unwrap().gpu, None);
+        for rank in [Rank(0), Rank(2)] {
+            let spawned = RankDescription { rank, pp_degree: 4, ..Default::default() };
+            assert_eq!(spawned.complete_from(&batch).unwrap().gpu, None);
+        }
     }
 
     #[test]

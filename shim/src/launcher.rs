@@ -2,18 +2,48 @@
 
 type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// For each launcher the global rank, and the rank among the processes of the node: `torchrun`, Open MPI,
-/// MPICH and other users of PMI, `PMIx`, Slurm.
+/// The variables of a launcher.
+struct Launcher {
+    rank: &'static str,
+    /// The rank among the processes of the node.
+    local_rank: &'static [&'static str],
+    /// How many processes it started.
+    size: &'static str,
+    /// Whether those that it did not start inherit its variables and no size.
+    has_heirs: bool,
+}
+
+/// `torchrun`, Open MPI, MPICH and other users of PMI, `PMIx`, Slurm.
 ///
 /// The innermost comes first: `mpirun` starts `torchrun`, and Slurm `mpirun`, whose own process is then the
-/// one that Slurm's variables describe.
-const LAUNCHERS: [(&str, &[&str]); 5] = [
-    ("RANK", &["LOCAL_RANK"]),
-    ("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_LOCAL_RANK"]),
-    ("PMI_RANK", &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"]),
-    ("PMIX_RANK", &[]),
-    ("SLURM_PROCID", &["SLURM_LOCALID"]),
+/// one that Slurm's variables describe. Slurm gives a batch script rank 0, and says the size only to what
+/// `srun` starts.
+const LAUNCHERS: [Launcher; 5] = [
+    Launcher::of("RANK", &["LOCAL_RANK"], "WORLD_SIZE"),
+    Launcher::of("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_LOCAL_RANK"], "OMPI_COMM_WORLD_SIZE"),
+    Launcher::of("PMI_RANK", &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"], "PMI_SIZE"),
+    Launcher::of("PMIX_RANK", &[], ""),
+    Launcher {
+        has_heirs: true,
+        ..Launcher::of("SLURM_PROCID", &["SLURM_LOCALID"], "SLURM_STEP_NUM_TASKS")
+    },
 ];
+
+impl Launcher {
+    const fn of(
+        rank: &'static str,
+        local_rank: &'static [&'static str],
+        size: &'static str,
+    ) -> Self {
+        Self { rank, local_rank, size, has_heirs: false }
+    }
+
+    /// Whether it started so many processes, as far as that is known.
+    fn has_started(&self, ranks: u64, variable: Variable<'_>) -> bool {
+        let size = number(variable, self.size).or(self.has_heirs.then_some(1));
+        size.is_none_or(|size| u64::from(size) >= ranks)
+    }
+}
 
 /// The global rank that a launcher gave this process; `None` if no launcher started it.
 #[must_use]
@@ -22,18 +52,20 @@ pub fn launched_rank() -> Option<u32> {
 }
 
 pub(crate) fn rank(variable: Variable<'_>) -> Option<u32> {
-    LAUNCHERS.iter().find_map(|(rank, _)| number(variable, rank))
+    LAUNCHERS.iter().find_map(|launcher| number(variable, launcher.rank))
 }
 
-/// The rank among the node's processes of the process that is this global rank.
+/// The rank among the node's processes of the process that is this global rank of a job of so many ranks.
 ///
-/// A launcher that calls it another rank did not start it but one of its ancestors, as Slurm does with a
-/// batch script that starts the ranks itself: what it says is not about this process.
-pub(crate) fn local_rank(variable: Variable<'_>, rank: u32) -> Option<u32> {
+/// A launcher that calls it another rank, or that started fewer processes, did not start it but one of its
+/// ancestors, as Slurm does with a batch script that starts the ranks itself: what it says is not about this
+/// process.
+pub(crate) fn local_rank(variable: Variable<'_>, rank: u32, ranks: u64) -> Option<u32> {
     let of = |names: &[&str]| names.iter().find_map(|name| number(variable, name));
-    let (global, local) =
-        LAUNCHERS.iter().find_map(|(global, local)| Some((global, of(local)?)))?;
-    number(variable, global).is_none_or(|launched| launched == rank).then_some(local)
+    let (launcher, local) =
+        LAUNCHERS.iter().find_map(|launcher| Some((launcher, of(launcher.local_rank)?)))?;
+    let is_it = number(variable, launcher.rank).is_none_or(|launched| launched == rank);
+    (is_it && launcher.has_started(ranks, variable)).then_some(local)
 }
 
 /// Which run of the job this process belongs to, the same in all of its ranks: a job that Slurm has
@@ -72,14 +104,14 @@ mod tests {
     #[test]
     fn every_launcher_gives_rank_and_local_rank() {
         for set in [
-            &[("RANK", "5"), ("LOCAL_RANK", "1")],
+            &[("RANK", "5"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "8")][..],
             &[("OMPI_COMM_WORLD_RANK", "5"), ("OMPI_COMM_WORLD_LOCAL_RANK", "1")],
-            &[("PMI_RANK", "5"), ("MPI_LOCALRANKID", "1")],
+            &[("PMI_RANK", "5"), ("MPI_LOCALRANKID", "1"), ("PMI_SIZE", "8")],
             &[("PMI_RANK", "5"), ("PMI_LOCAL_RANK", "1")],
-            &[("SLURM_PROCID", "5"), ("SLURM_LOCALID", "1")],
+            &[("SLURM_PROCID", "5"), ("SLURM_LOCALID", "1"), ("SLURM_STEP_NUM_TASKS", "8")],
         ] {
             let set = variables(set);
-            assert_eq!((rank(&set), local_rank(&set, 5)), (Some(5), Some(1)));
+            assert_eq!((rank(&set), local_rank(&set, 5, 8)), (Some(5), Some(1)));
         }
     }
 
@@ -91,13 +123,23 @@ mod tests {
             ("OMPI_COMM_WORLD_RANK", "3"),
             ("OMPI_COMM_WORLD_LOCAL_RANK", "3"),
         ]);
-        assert_eq!((rank(&set), local_rank(&set, 3)), (Some(3), Some(3)));
+        assert_eq!((rank(&set), local_rank(&set, 3, 4)), (Some(3), Some(3)));
     }
 
     #[test]
-    fn a_batch_script_that_starts_its_ranks_itself_gives_none_of_them_its_own_local_rank() {
-        let set = variables(&[("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")]);
-        assert_eq!(local_rank(&set, 2), None);
+    fn what_a_launcher_did_not_start_itself_has_none_of_its_local_ranks() {
+        // A batch script that starts the ranks, and one task on each of two nodes that does.
+        const BATCH: &[(&str, &str)] = &[("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")];
+        const TASK: &[(&str, &str)] =
+            &[("SLURM_PROCID", "1"), ("SLURM_LOCALID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
+        const TORCHRUN: &[(&str, &str)] =
+            &[("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2")];
+        for (set, rank) in [(BATCH, 2), (BATCH, 0), (TASK, 5), (TASK, 1), (TORCHRUN, 1)] {
+            assert_eq!(local_rank(&variables(set), rank, 4), None, "{set:?}");
+        }
+        assert_eq!(local_rank(&variables(BATCH), 0, 1), Some(0));
+        assert_eq!(local_rank(&variables(TASK), 1, 2), Some(0));
+        assert_eq!(local_rank(&variables(TORCHRUN), 1, 1), Some(1), "ranks of a job of its own");
     }
 
     #[test]
@@ -119,6 +161,6 @@ mod tests {
     #[test]
     fn without_a_launcher_there_is_nothing_to_go_by() {
         let set = variables(&[("RANK", "first"), ("SLURM_PROCID", "")]);
-        assert_eq!((rank(&set), local_rank(&set, 0)), (None, None));
+        assert_eq!((rank(&set), local_rank(&set, 0, 1)), (None, None));
     }
 }

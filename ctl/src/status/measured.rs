@@ -33,6 +33,9 @@ pub(crate) struct Change {
     pub(crate) interval: Option<Interval>,
 }
 
+/// A single step, after a swap or while others come and go, tells nothing of default clocks.
+const ENOUGH_STEPS: u64 = 5;
+
 /// Windows one after another in which the same ran.
 struct Stretch<'a> {
     plan: Option<&'a PlanStatus>,
@@ -175,16 +178,20 @@ fn are_same(one: Option<&PlanStatus>, other: Option<&PlanStatus>) -> bool {
     }
 }
 
-/// The default clocks next to this place, of as many ranks: the nearest stretch, or both if they are as near.
+/// The default clocks next to this place, of as many ranks: the nearest stretches that have steps enough, or
+/// all that there are.
 fn default_beside<'a>(place: usize, stretches: &[Stretch<'a>]) -> Option<Stretch<'a>> {
     let ranks = stretches[place].ranks;
     let at =
         |place: Option<usize>| stretches.get(place?).filter(|stretch| stretch.is_same(None, ranks));
-    (1..stretches.len()).find_map(|away| {
-        let both = [at(place.checked_sub(away)), at(place.checked_add(away))];
-        let near: Vec<&Stretch> = both.into_iter().flatten().collect();
-        (!near.is_empty()).then(|| Stretch::pooled(near.into_iter()))
-    })
+    let mut near: Vec<&Stretch> = Vec::new();
+    for away in 1..stretches.len() {
+        near.extend([place.checked_sub(away), place.checked_add(away)].into_iter().filter_map(at));
+        if near.iter().map(|stretch| stretch.steps).sum::<u64>() >= ENOUGH_STEPS {
+            break;
+        }
+    }
+    (!near.is_empty()).then(|| Stretch::pooled(near.into_iter()))
 }
 
 /// What a comparison of so many steps each weighs: the variance of a mean is one over its steps.
@@ -283,6 +290,18 @@ pub(crate) mod tests {
             (Measured::all(&alone)[0].saving, Measured::all(&alone)[0].slowdown),
             (None, None)
         );
+    }
+
+    #[test]
+    fn a_single_step_at_default_clocks_is_no_baseline() {
+        let windows = [(None, 40, 0.188), (Some(1), 300, 0.194), (None, 1, 0.203)];
+        let job = job(windows.map(|(plan, steps, time)| window(plan, steps, time, 100.0)).into());
+        let slowdown = Measured::all(&job)[1].slowdown.unwrap().estimate;
+        assert!((0.02..0.035).contains(&slowdown), "{slowdown}");
+        let short = [window(None, 1, 0.203, 100.0), window(Some(1), 9, 0.194, 90.0)];
+        let short = super::tests::job([&short[..], &[window(None, 20, 0.188, 100.0)]].concat());
+        let slowdown = Measured::all(&short)[1].slowdown.unwrap().estimate;
+        assert!((0.02..0.035).contains(&slowdown), "{slowdown}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::swap::Swap;
 const KEPT_SWAPS: usize = 2;
 
 /// Labels of the plans of older swaps, for their measured windows.
-const KEPT_NAMES: usize = 16;
+const KEPT_NAMES: usize = 32;
 
 /// The plans of one job.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use pfo_protocol::RankWindow;
 
-/// Windows kept for each rank.
-const KEPT: usize = 16;
+/// Windows kept for each rank: the first one, which others are compared with, and the newest.
+const KEPT: usize = 32;
 
 /// The windows of one rank, over all of its sessions: a daemon or a connection may end while the
 /// rank continues to train. Each comes after the number of the swap that began it, 0 for the time
@@ -42,7 +42,7 @@ impl RankWindows {
                 let empty = RankWindow { steps: 0, time_s: 0.0, energy_j: Some(0.0) };
                 self.0.push_back((swap, empty));
                 if self.0.len() > KEPT {
-                    self.0.pop_front();
+                    self.0.remove(1);
                 }
                 self.0.len().saturating_sub(1)
             }
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_few_windows_are_kept() {
+    fn no_more_than_a_few_windows_are_kept_and_the_first_of_all() {
         let mut measured = Measured::begin(None);
         for step in 0..3000 {
             measured.step_begins(step / 3, 1, step * SECOND, Some(0.0));
         }
-        let newest = measured.windows.0.back().map(|(swap, _)| *swap);
-        assert_eq!((measured.windows.0.len(), newest), (KEPT, Some(999)));
+        let swaps: Vec<u64> = measured.windows.0.iter().map(|(swap, _)| *swap).collect();
+        assert_eq!((swaps.len(), swaps[0], swaps[1], swaps[KEPT - 1]), (KEPT, 0, 969, 999));
     }
 
     #[test]

@@ -245,6 +245,8 @@ def test_every_launcher_gives_rank_and_gpu(node, monkeypatch, rank, local_rank):
     monkeypatch.delenv("PFO_GPU")
     monkeypatch.setenv(rank, "6")
     monkeypatch.setenv(local_rank, "2")
+    # What srun starts knows it, unlike the batch script and what that starts.
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
     with pfo_gpu.Session(dp_degree=8):
         (told,) = node.ranks()
         assert (told["rank"], told["gpu_uuid"]) == (6, node.gpus[2])
@@ -265,6 +267,17 @@ def test_a_batch_script_of_slurm_that_starts_its_ranks_itself_gives_them_no_gpu(
         monkeypatch.setenv(name, value)
     with pfo_gpu.Session(rank=2) as session:
         assert session.problem.code == 156 and len(warnings()) == 1
+    # The rank is that of the batch script where nobody says another one.
+    with pfo_gpu.Session(pp_rank=2, pp_degree=4) as session:
+        assert session.problem.code == 156 and node.ranks() == []
+
+
+def test_a_task_on_each_node_that_starts_the_ranks_gives_them_no_gpu(node, monkeypatch):
+    monkeypatch.delenv("PFO_GPU")
+    for name, value in {"SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pfo_gpu.Session(dp_rank=5, dp_degree=8) as session:
+        assert session.problem.code == 156 and node.ranks() == []
 
 
 def test_a_cell_that_is_run_again_replaces_its_session_at_once(node, warnings):

@@ -101,7 +101,7 @@ pub use pfo_protocol::{
 };
 pub use problem::{Problem, ProblemCode};
 pub use session::Session;
-pub use stream_ordered::{StreamOrdered, Told, wait_for_gpu};
+pub use stream_ordered::{StreamOrdered, Told, context_ordinal, wait_for_gpu};
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -31,6 +31,8 @@ pub struct StreamOrdered {
     queue: OnceLock<Arc<Queue>>,
     /// Whether the process had loaded CUDA when it was last looked for: without it, there is nothing to time.
     has_cuda: AtomicBool,
+    /// Whether a call counted when it was made.
+    has_told: AtomicBool,
     captured: AtomicU64,
 }
 
@@ -41,6 +43,9 @@ pub enum Told {
     ByGpu,
     /// At once, or as soon as those before it do.
     AtOnce,
+    /// The same, although the process has loaded CUDA: it has no context on the session's GPU, or the stream is one
+    /// of another GPU.
+    Untimed,
     /// Never: its stream is being captured into a CUDA graph. The work happens when the graph is launched, any
     /// number of times, and a launch says nothing here.
     Captured,
@@ -85,6 +90,7 @@ impl StreamOrdered {
             session: Arc::new(session),
             queue: OnceLock::new(),
             has_cuda: AtomicBool::new(false),
+            has_told: AtomicBool::new(false),
             captured: AtomicU64::new(0),
         }
     }
@@ -112,13 +118,17 @@ impl StreamOrdered {
             (Some(queue), Some(stream)) => queue.push(call, stream),
             (Some(queue), None) => queue.enqueue(Pending { call, event: None, at_ns: None }),
             (None, _) => {
+                self.has_told.store(true, Ordering::Relaxed);
                 self.session.tell(call);
                 Told::AtOnce
             }
         };
         match told {
-            Told::AtOnce if self.has_cuda.load(Ordering::Relaxed) => self.session.count_untimed(),
-            Told::ByGpu | Told::AtOnce => {}
+            Told::AtOnce if self.has_cuda.load(Ordering::Relaxed) => {
+                self.session.count_untimed();
+                return Told::Untimed;
+            }
+            Told::ByGpu | Told::AtOnce | Told::Untimed => {}
             Told::Captured => drop(self.captured.fetch_add(1, Ordering::Relaxed)),
         }
         told
@@ -169,24 +179,23 @@ impl StreamOrdered {
     pub fn timing(&self) -> String {
         let found = match self.queue.get() {
             Some(queue) => Ok(queue.cuda.ordinal()),
-            None => self.cuda_events().map(|cuda| cuda.ordinal()),
+            None => context_ordinal(&self.session),
         };
-        match found {
+        let in_force = match found {
             Ok(Some(ordinal)) => format!("stream on cuda:{ordinal}"),
             Ok(None) => "stream".to_owned(),
-            Err(why) => format!("cpu: {why}"),
+            Err(why) => return format!("cpu: {why}"),
+        };
+        // A context is looked for when a step begins.
+        match self.queue.get().is_none() && self.has_told.load(Ordering::Relaxed) {
+            true => format!("cpu until the next step begins, then {in_force}"),
+            false => in_force,
         }
-    }
-
-    /// Of the GPU that is leased: an event on another says nothing about it.
-    fn cuda_events(&self) -> Result<CudaEvents, String> {
-        let lease = self.session.lease().ok_or("there is no lease")?;
-        CudaEvents::of(&lease.gpu_uuid)
     }
 
     fn look_for_cuda(&self) {
         self.has_cuda.store(cuda_is_loaded(), Ordering::Relaxed);
-        let Ok(cuda) = self.cuda_events() else {
+        let Ok(cuda) = cuda_events(&self.session) else {
             return;
         };
         let queue = Arc::new(Queue {
@@ -219,6 +228,21 @@ impl StreamOrdered {
             queue.wait_until_reached(patience);
         }
     }
+}
+
+/// The CUDA ordinal of a session's GPU, if that is known and this process has a context on it; else why it has
+/// none.
+///
+/// # Errors
+/// If there is no lease, or no context.
+pub fn context_ordinal(session: &Session) -> Result<Option<u32>, String> {
+    cuda_events(session).map(|cuda| cuda.ordinal())
+}
+
+/// Of the GPU that is leased: an event on another says nothing about it.
+fn cuda_events(session: &Session) -> Result<CudaEvents, String> {
+    let lease = session.lease().ok_or("there is no lease")?;
+    CudaEvents::of(&lease.gpu_uuid)
 }
 
 /// Those of all sessions of the process.

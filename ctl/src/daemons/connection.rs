@@ -4,13 +4,14 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg,
     setsockopt, socket, sockopt::SendTimeout,
@@ -123,6 +124,14 @@ impl<D: Daemon> Connection<D> {
     /// The stream, to watch for the response.
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
+    }
+
+    /// Whether there is something to receive, or nothing any more, within this time.
+    pub(crate) fn is_answered(&self, within: Duration) -> bool {
+        let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
+        let mut answer = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        // An error shows again when the answer is read.
+        poll(&mut answer, timeout) != Ok(0)
     }
 
     /// The error for the response to another request.

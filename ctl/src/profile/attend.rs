@@ -1,10 +1,8 @@
 //! A sweep that continues only while this process waits for it: however the process ends, the agent
 //! pauses the sweep, and the job returns to default clocks.
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobName, JobSelector, ProfileKey, SweepEnd, SweepOrder,
     SweepState, SweepStatus,
@@ -87,13 +85,7 @@ fn wait(
 ) -> Result<AgentResponse, Error> {
     let mut agent: Connection<Agent> = interrupt.connect(daemons)?;
     agent.send(AgentRequest::SweepAttend(order.clone()))?;
-    let timeout = PollTimeout::try_from(POLL).unwrap_or(PollTimeout::ZERO);
-    let is_there = || {
-        let mut answer = [PollFd::new(agent.stream().as_fd(), PollFlags::POLLIN)];
-        // An error shows again when the answer is read.
-        poll(&mut answer, timeout) != Ok(0)
-    };
-    while !is_there() {
+    while !agent.is_answered(POLL) {
         // An agent that does not answer this does not answer the other connection either.
         let known = unfinished(daemons, &order.job.job).unwrap_or_default();
         if let [sweep] = &known[..] {

@@ -104,7 +104,8 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
     points
 }
 
-fn misplaced(rank: &RankStatus) -> String {
+/// What is wrong with where a rank's instructions begin.
+pub(crate) fn misplaced(rank: &RankStatus) -> String {
     let count = rank.misplaced_instructions;
     match rank.step {
         None => format!(

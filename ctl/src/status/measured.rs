@@ -295,11 +295,12 @@ pub(crate) mod tests {
     #[test]
     fn a_single_step_at_default_clocks_is_no_baseline() {
         let windows = [(None, 40, 0.188), (Some(1), 300, 0.194), (None, 1, 0.203)];
-        let job = job(windows.map(|(plan, steps, time)| window(plan, steps, time, 100.0)).into());
-        let slowdown = Measured::all(&job)[1].slowdown.unwrap().estimate;
+        let between =
+            job(windows.map(|(plan, steps, time)| window(plan, steps, time, 100.0)).into());
+        let slowdown = Measured::all(&between)[1].slowdown.unwrap().estimate;
         assert!((0.02..0.035).contains(&slowdown), "{slowdown}");
         let short = [window(None, 1, 0.203, 100.0), window(Some(1), 9, 0.194, 90.0)];
-        let short = super::tests::job([&short[..], &[window(None, 20, 0.188, 100.0)]].concat());
+        let short = job([&short[..], &[window(None, 20, 0.188, 100.0)]].concat());
         let slowdown = Measured::all(&short)[1].slowdown.unwrap().estimate;
         assert!((0.02..0.035).contains(&slowdown), "{slowdown}");
     }

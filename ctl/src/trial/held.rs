@@ -1,15 +1,17 @@
 //! A job that is held for measuring: trial after trial over one connection, and over another one if
 //! the daemon restarts meanwhile.
 
+use std::time::Duration;
+
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobName, PlanStatus, Rank, RecordedTrial, SamplePage, TrialLength,
     TrialResult, TrialRun,
 };
 
-use super::TrialError;
 use super::interrupt::Interrupt;
 use super::measuring::Measuring;
 use super::trouble::Trouble;
+use super::{TrialError, waiting};
 use crate::arguments::JobArguments;
 use crate::daemons::{Agent, Connection, Daemons, Patience};
 use crate::error::Error;
@@ -17,10 +19,16 @@ use crate::exit::Exit;
 use crate::explained::Explained;
 use crate::progress::Progress;
 use crate::status::quantity::span;
+use crate::text::harmless;
 
 /// How often a trial is repeated because the energy of a step is not known: a node that was away, or a
 /// busy one, reads a counter late now and then.
 const ENERGY_REPEATS: u32 = 2;
+
+/// How long a trial may take before it is looked at why, and how often then: it is no trial's business to
+/// have the GPUs read.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RHYTHM: Duration = Duration::from_secs(30);
 
 /// A job whose clocks are this connection's to change.
 pub(crate) struct Held<'a, D> {
@@ -129,6 +137,7 @@ impl<'a, D: Measuring> Held<'a, D> {
 
     fn try_trial(&mut self, request: D::Request) -> Result<D::Trial, Error> {
         self.connection.send(request)?;
+        self.say_why_it_waits();
         let response = self.connection.receive(Patience::Unlimited)?;
         let trial = D::trial(response).map_err(|other| self.connection.unexpected(&other))?;
         let windows = D::windows(&trial);
@@ -141,6 +150,29 @@ impl<'a, D: Measuring> Held<'a, D> {
         }
         self.step_s = windows.steps.last().map(|step| step.time_s).or(self.step_s);
         Ok(trial)
+    }
+}
+
+impl<D: Measuring> Held<'_, D> {
+    /// Returns when there is an answer. What keeps the job's ranks from a trial is said once.
+    fn say_why_it_waits(&self) {
+        let mut patience = PATIENCE;
+        let mut said = None;
+        while !self.connection.is_answered(patience) {
+            patience = RHYTHM;
+            // A daemon that does not answer this is told of by the other connection.
+            let Some(status) = self.daemons.pfod().ok().and_then(|mut pfod| pfod.status().ok())
+            else {
+                continue;
+            };
+            let why = self.job.find(&status.jobs).and_then(waiting::why);
+            if let Some(why) = why.filter(|why| said.as_ref() != Some(why)) {
+                let job = self.job.name();
+                self.progress
+                    .tell(&harmless(&format!("pfoctl: job {job} is not measured yet: {why}")));
+                said = Some(why);
+            }
+        }
     }
 }
 

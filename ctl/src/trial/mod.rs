@@ -13,6 +13,7 @@ mod interval;
 mod measuring;
 mod stages_here;
 mod trouble;
+mod waiting;
 mod window;
 
 pub(crate) use self::energy_counters::require_energy_counters;

@@ -3,6 +3,7 @@
 //! releases it.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,8 @@ impl Counters {
 pub(crate) struct Session {
     timed: RwLock<Option<Arc<Timed>>>,
     place: Place,
+    /// Steps whose beginning could not be timed.
+    untimed_steps: AtomicU64,
 }
 
 impl Session {
@@ -107,11 +110,20 @@ impl Session {
             return Ok(());
         };
         let at_ns = at.map(|at| instruction::time(at)).transpose()?.flatten();
-        if session.tell(py, call, at_ns)? == Told::Captured {
+        let told = session.tell(py, call, at_ns)?;
+        if told == Told::Captured {
             if session.captured() == 1 {
                 return instruction::report(py, "report_captured", ());
             }
             return Ok(());
+        }
+        // A first step may be what initializes CUDA, and that there is no lease has been reported.
+        if told == Told::Untimed
+            && call == Call::StepBegin
+            && session.session().problem().is_none()
+            && self.untimed_steps.fetch_add(1, Ordering::Relaxed) == 1
+        {
+            instruction::report(py, "report_untimed", (session.in_words(py),))?;
         }
         match self.place.take(call) {
             Some(misplaced) => instruction::report(py, "report_misplaced", (misplaced,)),
@@ -125,7 +137,7 @@ impl Session {
     #[new]
     #[pyo3(signature = (*_arguments, **_named_arguments))]
     fn new(_arguments: &Bound<'_, PyTuple>, _named_arguments: Option<&Bound<'_, PyDict>>) -> Self {
-        Self { timed: RwLock::new(None), place: Place::default() }
+        Self { timed: RwLock::new(None), place: Place::default(), untimed_steps: AtomicU64::new(0) }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a description in one call, by keywords only")]

@@ -1,5 +1,6 @@
 //! When a call counts: at once, when the device has come to rest, or when the GPU gets to it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pfo::{Call, Stream, StreamOrdered, Told};
@@ -31,7 +32,7 @@ impl Timing {
 /// A session that times its calls.
 pub(crate) enum Timed {
     Cpu(pfo::Session),
-    Device { session: pfo::Session, synchronize: Py<PyAny>, captured: AtomicU64 },
+    Device(OnDevice),
     Stream(StreamOrdered, Py<PyAny>),
 }
 
@@ -39,16 +40,20 @@ impl Timed {
     pub(crate) fn new(session: pfo::Session, timing: Timing) -> Self {
         match timing {
             Timing::Cpu => Self::Cpu(session),
-            Timing::Device(synchronize) => {
-                Self::Device { session, synchronize, captured: AtomicU64::new(0) }
-            }
+            Timing::Device(synchronize) => Self::Device(OnDevice {
+                session,
+                synchronize,
+                ordinal: OnceLock::new(),
+                captured: AtomicU64::new(0),
+            }),
             Timing::Stream(stream) => Self::Stream(StreamOrdered::new(session), stream),
         }
     }
 
     pub(crate) fn session(&self) -> &pfo::Session {
         match self {
-            Self::Cpu(session) | Self::Device { session, .. } => session,
+            Self::Cpu(session) => session,
+            Self::Device(device) => &device.session,
             Self::Stream(ordered, _) => ordered.session(),
         }
     }
@@ -62,18 +67,7 @@ impl Timed {
             (Self::Stream(ordered, _), Some(at_ns)) => ordered.tell_at(call, at_ns),
             (_, Some(at_ns)) => self.session().tell_at(call, at_ns),
             (Self::Cpu(session), None) => session.tell(call),
-            (Self::Device { session, synchronize, captured }, None) => {
-                let waited = synchronize.call0(py).and_then(|waited| waited.extract(py));
-                match waited.or_else(|error| forgive(py, error).map(|()| Some(false)))? {
-                    Some(true) => {}
-                    Some(false) => session.count_untimed(),
-                    None => {
-                        captured.fetch_add(1, Ordering::Relaxed);
-                        return Ok(Told::Captured);
-                    }
-                }
-                session.tell(call);
-            }
+            (Self::Device(device), None) => return device.tell(py, call),
             (Self::Stream(ordered, _), None) if !ordered.is_timed(call) => {
                 return Ok(ordered.tell_on(call, None));
             }
@@ -95,7 +89,7 @@ impl Timed {
     pub(crate) fn in_words(&self, py: Python<'_>) -> String {
         match self {
             Self::Cpu(_) => "cpu: as asked".to_owned(),
-            Self::Device { .. } => "device".to_owned(),
+            Self::Device(device) => device.in_words(py),
             Self::Stream(ordered, _) => py.detach(|| ordered.timing()),
         }
     }
@@ -104,8 +98,65 @@ impl Timed {
     pub(crate) fn captured(&self) -> u64 {
         match self {
             Self::Cpu(_) => 0,
-            Self::Device { captured, .. } => captured.load(Ordering::Relaxed),
+            Self::Device(device) => device.captured.load(Ordering::Relaxed),
             Self::Stream(ordered, _) => ordered.captured(),
+        }
+    }
+}
+
+/// A session whose calls wait until its GPU has come to rest.
+pub(crate) struct OnDevice {
+    session: pfo::Session,
+    synchronize: Py<PyAny>,
+    /// The CUDA ordinal of the leased GPU, once the process has a context on it; none if CUDA does not say.
+    ordinal: OnceLock<Option<u32>>,
+    captured: AtomicU64,
+}
+
+impl OnDevice {
+    fn tell(&self, py: Python<'_>, call: Call) -> PyResult<Told> {
+        match self.wait(py)? {
+            Some(true) => {
+                self.session.tell(call);
+                Ok(Told::ByGpu)
+            }
+            Some(false) => {
+                self.session.count_untimed();
+                self.session.tell(call);
+                Ok(Told::Untimed)
+            }
+            None => {
+                self.captured.fetch_add(1, Ordering::Relaxed);
+                Ok(Told::Captured)
+            }
+        }
+    }
+
+    /// Waits for the leased GPU, and for no other; returns whether it could, and none while a graph is captured.
+    fn wait(&self, py: Python<'_>) -> PyResult<Option<bool>> {
+        let Ok(ordinal) = self.ordinal() else { return Ok(Some(false)) };
+        let waited = self.synchronize.call1(py, (ordinal,)).and_then(|waited| waited.extract(py));
+        waited.or_else(|error| forgive(py, error).map(|()| Some(false)))
+    }
+
+    fn ordinal(&self) -> Result<Option<u32>, String> {
+        match self.ordinal.get() {
+            Some(known) => Ok(*known),
+            None => {
+                let found = pfo::context_ordinal(&self.session)?;
+                Ok(*self.ordinal.get_or_init(|| found))
+            }
+        }
+    }
+
+    fn in_words(&self, py: Python<'_>) -> String {
+        let modules = py.import("sys").and_then(|sys| sys.getattr("modules"));
+        let has_torch = modules.and_then(|modules| modules.contains("torch")).unwrap_or(false);
+        match self.ordinal() {
+            Err(why) => format!("cpu: {why}"),
+            Ok(_) if !has_torch => "cpu: PyTorch is not imported".to_owned(),
+            Ok(Some(ordinal)) => format!("device cuda:{ordinal}"),
+            Ok(None) => "device".to_owned(),
         }
     }
 }

@@ -1,6 +1,7 @@
 """What a session tells the daemon, and what it never does to its trainer."""
 
 import copy
+import functools
 import multiprocessing
 import os
 import pickle
@@ -162,7 +163,7 @@ def test_status_names_a_trainer_that_begins_no_step_and_one_whose_instructions_o
 
 
 def test_nested_instructions_are_counted_and_one_warning_says_what_is_wrong(recorder, warnings):
-    session = pfo_gpu.Session()
+    session = pfo_gpu.Session(sync="cpu")
     for _ in range(2):
         with session.step(), session.instruction("forward"), session.instruction("backward"):
             pass
@@ -182,7 +183,11 @@ def test_a_function_whose_call_returns_before_its_work_begins_is_refused():
     async def both():
         yield
 
-    for function in (coroutine, generator, both):
+    class Called:
+        async def __call__(self):
+            pass
+
+    for function in (coroutine, generator, both, functools.partial(coroutine), Called()):
         with pytest.raises(TypeError, match="is a generator or coroutine function"):
             session.instruction("forward")(function)
 
@@ -287,6 +292,13 @@ def test_a_cell_that_is_run_again_replaces_its_session_at_once(node, warnings):
     assert before.closed and session.problem is None and not warnings()
     one_step(session)
     assert (session.counters.sent, session.counters.dropped) == (6, 0)
+
+
+def test_a_cell_that_is_run_again_and_spells_its_gpu_otherwise_replaces_its_session_as_well(node, monkeypatch, warnings):
+    before = pfo_gpu.Session(dp_degree=2, rank=1)
+    monkeypatch.setenv("PFO_GPU", "")
+    session = pfo_gpu.Session(dp_degree=2, rank=1, gpu=before.gpu)
+    assert before.closed and session.problem is None and not warnings()
 
 
 def test_two_ranks_on_one_gpu_are_told_so_before_the_session_gives_up(node, warnings):

@@ -35,6 +35,7 @@ class Cuda:
         self.stream = next(_streams)
         self.current = 0
         self.asked = []
+        self.waited_for = []
         self.synchronized = 0
         self.capturing = False
         self._library = library
@@ -89,6 +90,7 @@ class Cuda:
         return self.stream
 
     def _synchronize(self, device):
+        self.waited_for.append(device)
         self.synchronized += 1
         raise RuntimeError("CUDA error: the trainer's own next call says so")
 
@@ -144,15 +146,46 @@ def test_a_session_works_in_the_context_of_its_gpu_whichever_is_current(recorder
     recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0")
 
 
-def test_a_context_on_another_gpu_is_not_the_sessions_and_the_calls_are_counted(recorder, cuda):
+@pytest.mark.parametrize("sync", ["stream", "device"])
+def test_a_context_on_another_gpu_is_not_the_sessions_and_the_calls_are_counted(recorder, cuda, warnings, sync):
     cuda.devices(2, [0])
     recorder.gpu = GPU_1.encode()
-    session = pfo_gpu.Session(gpu=GPU_1)
+    session = pfo_gpu.Session(gpu=GPU_1, sync=sync)
     with session.step():
         pass
     recorder.expect("step 0", "end of step 0")
     assert session.timing == "cpu: there is no CUDA context on cuda:1"
-    assert session.counters.untimed == 2
+    assert (session.counters.untimed, cuda.waited_for) == (2, [])
+    assert not warnings(), "a first step may be what initializes CUDA"
+    for _ in range(3):
+        with session.step():
+            pass
+    (warning,) = warnings()
+    assert "count when they are made" in warning and "no CUDA context on cuda:1" in warning
+
+
+@pytest.mark.parametrize("named", ["argument", "environment"])
+def test_the_device_that_is_waited_for_is_the_leased_one_whichever_is_current(recorder, cuda, monkeypatch, named):
+    cuda.devices(2, [0, 1])
+    recorder.gpu = GPU_1.encode()
+    monkeypatch.setenv("PFO_GPU", GPU_1)
+    session = pfo_gpu.Session(gpu=GPU_1 if named == "argument" else None, sync="device")
+    with session.step():
+        pass
+    assert (cuda.current, cuda.waited_for, session.timing) == (0, [1, 1], "device cuda:1")
+
+
+def test_a_context_that_comes_in_the_middle_of_a_step_is_used_from_the_next_one_on(recorder, cuda):
+    cuda.devices(2, [0])
+    recorder.gpu = GPU_1.encode()
+    session = pfo_gpu.Session(gpu=GPU_1)
+    session.step_begin()
+    cuda.devices(2, [0, 1])
+    assert session.timing == "cpu until the next step begins, then stream on cuda:1"
+    session.step_end()
+    cuda.own(1)
+    session.step_begin()
+    assert session.timing == "stream on cuda:1"
 
 
 def test_a_gpu_that_cuda_does_not_see_is_said(recorder, cuda):

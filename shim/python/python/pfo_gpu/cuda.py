@@ -49,19 +49,19 @@ def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
     return current
 
 
-def synchronize(gpu: object = None) -> Callable[[], Optional[bool]]:
-    """What waits until the GPU has done all that PyTorch gave it, and returns whether it could; None while a
-    graph is captured."""
-    ordinal = _ordinal(gpu)
+def synchronize(gpu: object = None) -> Callable[[Optional[int]], Optional[bool]]:
+    """What waits until the GPU of a CUDA ordinal has done all that PyTorch gave it, and returns whether it could;
+    None while a graph is captured."""
+    asked = _ordinal(gpu)
 
-    def wait() -> Optional[bool]:
+    def wait(ordinal: Optional[int]) -> Optional[bool]:
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return False
         # While a graph is captured nothing runs that could be waited for, and trying spoils it.
         if torch.cuda.is_current_stream_capturing():
             return None
-        torch.cuda.synchronize(ordinal)
+        torch.cuda.synchronize(asked if ordinal is None else ordinal)
         return True
 
     return wait

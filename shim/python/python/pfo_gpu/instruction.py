@@ -63,6 +63,15 @@ def report_captured() -> None:
     )
 
 
+def report_untimed(timing: str) -> None:
+    """Logs that calls count when they are made, and not when the GPU gets to them."""
+    logging.getLogger("pfo_gpu").warning(
+        "calls count when they are made and not when the GPU gets to them (%s); counters.untimed counts them"
+        " (reported once)",
+        timing,
+    )
+
+
 def report_no_time(at_ns: object) -> None:
     """Logs, once for each kind of value, that a time is none."""
     kind = f"at_ns of type {type(at_ns).__name__}"

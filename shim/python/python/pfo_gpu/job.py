@@ -21,6 +21,9 @@ _LONGEST = 128
 
 _reported: set[str] = set()
 
+# Of this process, by label.
+_made_up_names: dict[Optional[str], str] = {}
+
 
 def agreed_name(label: Optional[str] = None) -> Optional[str]:
     """The job's name, the same in all of its ranks.
@@ -61,7 +64,9 @@ def initialized_distributed() -> Any:
 def _broadcast(distributed: Any, label: Optional[str]) -> str:
     names: list[Optional[str]] = [None]
     if distributed.get_rank() == 0:
-        names = [_made_up(label)]
+        # A cell of a notebook that is run again is the same job.
+        names = [_made_up_names.setdefault(label, _made_up(label))]
+        _report_made_up(str(names[0]))
     distributed.broadcast_object_list(names, src=0)
     return str(names[0])
 

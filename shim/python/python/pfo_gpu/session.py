@@ -21,6 +21,7 @@ _LAST_PATIENCE_S = 2.0
 
 # `PFO_CODE_NO_ANSWER` in `pfo.h`.
 _NO_ANSWER = 152
+_GPU_HELD = 4
 _LATE_ANSWER_POLL_S = 0.1
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -108,7 +109,8 @@ class Session(_native.Session):
         self.rank = _own_rank() if rank is None else rank
         self._asked = cuda.driven(gpu)
         self._replace_former()
-        self._open(
+        begin = partial(
+            self._open,
             job=self.job,
             gpu=self._asked,
             socket=socket,
@@ -126,8 +128,12 @@ class Session(_native.Session):
             sync=sync,
             cuda=timing,
         )
-        _open_sessions.add(self)
+        begin()
         problem = self.problem
+        if problem is not None and self._is_held_by_former(problem):
+            begin()
+            problem = self.problem
+        _open_sessions.add(self)
         if problem is not None:
             logging.getLogger("pfo_gpu").warning("training at default clocks: %s", problem)
             if problem.code == _NO_ANSWER:
@@ -142,6 +148,16 @@ class Session(_native.Session):
         for former in list(_open_sessions):
             if (former.job, former.rank, former._asked) == (self.job, self.rank, self._asked):
                 former.close()
+
+    def _is_held_by_former(self, problem: _native.Problem) -> bool:
+        # Of this process, with the same GPU under another name. It is closed.
+        if problem.code != _GPU_HELD:
+            return False
+        for former in list(_open_sessions):
+            if (former.job, former.rank) == (self.job, self.rank) and str(former.gpu) in problem.message:
+                former.close()
+                return True
+        return False
 
     def step(self) -> Span:
         """A step: ``with session.step(): …``, or a decorator of the function that runs one."""

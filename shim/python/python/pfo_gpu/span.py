@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import ContextDecorator
+from functools import partial
 from typing import Any, Callable, TypeVar
 
 _Run = TypeVar("_Run", bound=Callable[..., Any])
@@ -23,14 +24,10 @@ class Span(ContextDecorator):
         self._end = end
 
     def __call__(self, func: _Run) -> _Run:
-        if (
-            inspect.isgeneratorfunction(func)
-            or inspect.iscoroutinefunction(func)
-            or inspect.isasyncgenfunction(func)
-        ):
+        if _returns_before_its_work(func):
             raise TypeError(
-                f"{func.__qualname__} is a generator or coroutine function: its call returns before its work"
-                " begins; use `with` inside it"
+                f"{getattr(func, '__qualname__', repr(func))} is a generator or coroutine function: its call returns"
+                " before its work begins; use `with` inside it"
             )
         return super().__call__(func)
 
@@ -39,3 +36,14 @@ class Span(ContextDecorator):
 
     def __exit__(self, *exception: object) -> None:
         self._end()
+
+
+def _returns_before_its_work(func: Callable[..., Any]) -> bool:
+    while isinstance(func, partial):
+        func = func.func
+    # An object that is called is as its method.
+    called = getattr(type(func), "__call__", None)
+    return any(
+        inspect.isgeneratorfunction(of) or inspect.iscoroutinefunction(of) or inspect.isasyncgenfunction(of)
+        for of in (func, called)
+    )

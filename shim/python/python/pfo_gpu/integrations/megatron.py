@@ -67,13 +67,20 @@ def follow(
     except Exception as error:
         refuse_unknown("Megatron-Core", "a configuration of a model whose parallel state is initialized", error)
         return None
+    opened = session is None
     session = Session(**described) if session is None else session
+    try:
+        if former is None:
+            timers.pipeline = _Pipeline(session, lambda: _order(config, num_microbatches))
+            timers.__class__ = telling_timers
+        config.timers = timers
+    except Exception as error:
+        if opened:
+            session.close()
+        refuse_unknown("Megatron-Core", "timers that can be followed", error)
+        return None
     if former is not None:
         former.session = session
-    else:
-        timers.pipeline = _Pipeline(session, lambda: _order(config, num_microbatches))
-        timers.__class__ = telling_timers
-    config.timers = timers
     return session
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Protocol, Union
 
@@ -91,6 +92,11 @@ def follow(
     """
     name = type(schedule).__name__
     former = telling_of(getattr(schedule, "step", None))
+    if former is not None and optimizer is not None and telling_of(optimizer.step) is None:
+        logging.getLogger("pfo_gpu").warning(
+            "%s was followed without its optimizer, which is not reported now either; give it to the first follow",
+            name,
+        )
     if former is not None and goes_on(former, session):
         return former.session
     try:
@@ -230,7 +236,7 @@ def _reduced(telling: Telling, run: Run, chunk: int) -> Run:
 def _stepped(telling: Telling, run: Run) -> Run:
     told = telling.instruction("optimizer_step", run)
 
-    @functools.wraps(run)
+    @functools.wraps(told)
     def stepped(*arguments: Any, **named: Any) -> Any:
         try:
             return told(*arguments, **named)

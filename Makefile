@@ -99,6 +99,7 @@ rpm: package-tools build wheel ## Build rpm packages, into target/rpm
 
 packages-aarch64: package-tools pages ## Build the packages for aarch64 as well, and run them emulated, as root (takes minutes)
 	@scripts/setup --booted
+	@scripts/setup --aarch64
 	GLIBC=$(GLIBC) scripts/build-packages-aarch64
 	scripts/check-packages-aarch64
 

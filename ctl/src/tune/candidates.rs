@@ -132,14 +132,15 @@ impl Candidates {
                 (slow.predicted_s.min(cheapest_s) - over_s, None)
             }
             (Some(fast), Some(slow)) => {
+                let between_s = slow.predicted_s - fast.predicted_s;
                 let share = (nearest - fast.slowdown) / (slow.slowdown - fast.slowdown);
-                let along = |fast: f64, slow: f64| fast + share * (slow - fast);
-                let limit_s = along(fast.predicted_s, slow.predicted_s);
-                let apart_s = (limit_s - fast.predicted_s).min(slow.predicted_s - limit_s);
+                // One too slow by a hair leaves room for another one beside it.
+                let apart_s = (share * between_s).min(between_s - finest_s);
                 if apart_s.is_nan() || apart_s <= finest_s {
                     return Ok(None);
                 }
-                (limit_s, Some(along(fast.saving, slow.saving)))
+                let along = |fast: f64, slow: f64| fast + apart_s / between_s * (slow - fast);
+                (fast.predicted_s + apart_s, Some(along(fast.saving, slow.saving)))
             }
         };
         if self.slow.is_some_and(|slow| slow.predicted_s <= fastest_s) {
@@ -200,6 +201,11 @@ impl Candidates {
         // A slower plan that saved less is not of this frontier: it was made for shorter delays. What
         // saves more may lie beyond it.
         self.slow = self.slow.filter(|slow| slow.saving > saving);
+    }
+
+    /// Whether a plan that was too slow saved something: between it and a faster one may lie the best.
+    pub(super) fn slower_saves(&self) -> bool {
+        self.slow.is_some_and(|slow| slow.saving > 0.0)
     }
 
     /// No other plan is to be tried.
@@ -307,6 +313,20 @@ mod tests {
         let third = candidates.next().unwrap().unwrap();
         assert!(time_s(&third.plan) > time_s(&first.plan));
         assert!(time_s(&third.plan) < time_s(&second.plan));
+    }
+
+    #[test]
+    fn the_best_may_lie_between_one_too_slow_by_a_hair_and_one_that_saves_nothing() {
+        let default_s = all_max().iteration_time_s;
+        let mut candidates = candidates(default_s, 0.02);
+        let first = candidates.next().unwrap().unwrap();
+        candidates.observe(&first.plan, &compared(0.04, 0.0207));
+        let second = candidates.next().unwrap().unwrap();
+        assert!(candidates.slower_saves());
+        candidates.observe(&second.plan, &compared(0.001, -0.001));
+        let third = candidates.next().unwrap().unwrap();
+        assert!(third.expected > 0.03, "{}", third.expected);
+        assert!((time_s(&second.plan)..time_s(&first.plan)).contains(&time_s(&third.plan)));
     }
 
     #[test]

@@ -325,8 +325,8 @@ impl Rung {
             Verdict::Kept => {
                 tuned.report.frontier = Some(self.candidates.frontier().to_bytes()?);
             }
-            Verdict::SavesNothing => self.candidates.exhaust(),
-            Verdict::TooSlow | Verdict::SavesLess => (),
+            Verdict::SavesNothing if !self.candidates.slower_saves() => self.candidates.exhaust(),
+            Verdict::SavesNothing | Verdict::TooSlow | Verdict::SavesLess => (),
         }
         self.candidates.observe(plan, &compared);
         self.tried.push((plan.clone(), compared));

@@ -200,7 +200,9 @@ impl Authority {
                 "user {} may not {what}: that requires membership in group {group}{socket}",
                 peer.uid
             ),
-            format!("ask an administrator for `usermod -aG {group} USER`, then log in again"),
+            format!(
+                "ask an administrator for `usermod -aG {group} USER`; it counts from the next login or Slurm job on"
+            ),
         )
     }
 }

@@ -9,7 +9,7 @@ use pfo_protocol::{
 };
 use serde::Serialize;
 
-use crate::arguments::GpuArgument;
+use crate::arguments::{GpuArgument, GpuArgumentError};
 use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
 use crate::grant;
@@ -43,8 +43,8 @@ pub(crate) enum Lease {
 /// Which leases, and how to answer.
 #[derive(Args)]
 pub(crate) struct Selected {
-    /// The GPU, by index, UUID or PCI bus id, or the job with all of its leases. A number is a job
-    /// if there is one of that name, and otherwise the index of a GPU
+    /// The GPU, by index, UUID or PCI bus id, or the job with all of its leases. A number that is both, as
+    /// jobs of Slurm have numbers for names, is written as gpu:N or job:N
     #[arg(value_name = "GPU|JOB", value_parser = parse_name)]
     name: Name,
 
@@ -62,10 +62,22 @@ pub(crate) struct Selected {
 enum Name {
     Gpu(GpuArgument),
     Job(JobName),
+    /// A job, or the index of a GPU.
+    Number(usize),
 }
 
 /// A job may have nearly any name. A name that a GPU could have is taken for one.
 fn parse_name(text: &str) -> Result<Name, NameError> {
+    if let Some((kind, name)) = text.split_once(':') {
+        match kind {
+            "gpu" => return name.parse().map(Name::Gpu),
+            "job" => return name.parse().map(Name::Job),
+            _ => {}
+        }
+    }
+    if let Ok(number) = text.parse() {
+        return Ok(Name::Number(number));
+    }
     let hexadecimal = |c: char| c.is_ascii_hexdigit() || ":.".contains(c);
     let bus_id = text.matches(':').count() == 2 && text.chars().all(hexadecimal);
     if text.starts_with("GPU-") || bus_id {
@@ -121,12 +133,19 @@ impl Selected {
         let job = match self.name {
             Name::Gpu(gpu) => return Ok(LeaseTarget::Gpu(gpu.resolve(pfod)?)),
             Name::Job(job) => job,
+            Name::Number(number) => {
+                let job = number.to_string().parse::<JobName>().ok();
+                let count = pfod.gpus().map_err(Error::from)?.len();
+                match (job.filter(|job| is_known(job, pfod).unwrap_or(true)), number < count) {
+                    (Some(job), false) => job,
+                    (None, true) => {
+                        return Ok(LeaseTarget::Gpu(GpuArgument::Index(number).resolve(pfod)?));
+                    }
+                    (None, false) => return Err(GpuArgumentError::Neither { number, count }.into()),
+                    (Some(_), true) => return Err(GpuArgumentError::Both { number }.into()),
+                }
+            }
         };
-        if let Ok(index @ GpuArgument::Index(_)) = job.as_str().parse()
-            && !is_known(&job, pfod)?
-        {
-            return Ok(LeaseTarget::Gpu(index.resolve(pfod)?));
-        }
         Ok(LeaseTarget::Job(JobSelector { job, uid: self.user }))
     }
 }
@@ -275,9 +294,12 @@ mod tests {
         for gpu in ["GPU-6f2c11aa", "00000000:07:00.0", "0000:0A:00.0"] {
             assert_eq!(parse_name(gpu), Ok(Name::Gpu(gpu.parse().unwrap())));
         }
-        for job in ["gpt-7b", "team/gpt:v2", "a:b:c.d-1", "4711", "gpu-1"] {
+        for job in ["gpt-7b", "team/gpt:v2", "a:b:c.d-1", "gpu-1"] {
             assert_eq!(parse_name(job), Ok(Name::Job(job.parse().unwrap())));
         }
+        assert_eq!(parse_name("4711"), Ok(Name::Number(4711)));
+        assert_eq!(parse_name("gpu:3"), Ok(Name::Gpu(GpuArgument::Index(3))));
+        assert_eq!(parse_name("job:3"), Ok(Name::Job("3".parse().unwrap())));
         assert!(parse_name("a b").is_err() && parse_name("").is_err());
     }
 

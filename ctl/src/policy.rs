@@ -52,7 +52,11 @@ impl Policy {
         if json {
             output.json(&verdicts)?;
         } else {
-            let text: String = verdicts.iter().map(|verdict| explained(&name, verdict)).collect();
+            let alike = verdicts.chunk_by(|one, next| {
+                (&one.gpu.model, &one.decided_by, &one.terms)
+                    == (&next.gpu.model, &next.decided_by, &next.terms)
+            });
+            let text: String = alike.map(|alike| explained(&name, alike)).collect();
             output.text(&text)?;
         }
         match verdicts.iter().any(|verdict| verdict.terms.is_some()) {
@@ -62,15 +66,21 @@ impl Policy {
     }
 }
 
-fn explained(user: &str, verdict: &PolicyVerdict) -> String {
-    let PolicyVerdict { index, gpu, decided_by, terms } = verdict;
-    let gpu = format!("GPU {index}, {} ({}, {})", gpu.model, gpu.uuid, gpu.pci_bus_id);
+/// What is decided of neighbours of one model of which the same is decided.
+fn explained(user: &str, alike: &[PolicyVerdict]) -> String {
+    let Some(PolicyVerdict { index, gpu, decided_by, terms }) = alike.first() else {
+        return String::new();
+    };
+    let (gpu, them) = match alike {
+        [_, .., last] => (format!("GPUs {index} to {}, {}", last.index, gpu.model), "them"),
+        _ => (format!("GPU {index}, {} ({}, {})", gpu.model, gpu.uuid, gpu.pci_bus_id), "it"),
+    };
     let lines = match terms {
         Some(terms) => {
             let terms = in_words(terms);
-            format!("{gpu}\n  yes, {user} may lease it: {decided_by}\n  {terms}")
+            format!("{gpu}\n  yes, {user} may lease {them}: {decided_by}\n  {terms}")
         }
-        None => format!("{gpu}\n  no, {user} may not lease it: {decided_by}"),
+        None => format!("{gpu}\n  no, {user} may not lease {them}: {decided_by}"),
     };
     lines.lines().map(|line| format!("{}\n", harmless(line))).collect()
 }

@@ -19,9 +19,10 @@ fn terms() -> LeaseTerms {
     }
 }
 
-fn daemon(terms: [Option<LeaseTerms>; 2]) -> FakeDaemon {
-    let decided_by = ["/etc/pfo/pfod.toml, line 31", "no rule matches"].map(str::to_owned);
-    let verdicts = (0..).zip(terms).zip(decided_by).map(|((index, terms), decided_by)| {
+fn daemon<const N: usize>(terms: [Option<LeaseTerms>; N]) -> FakeDaemon {
+    let verdicts = (0..).zip(terms).map(|(index, terms)| {
+        let rule = terms.as_ref().map(|_| "/etc/pfo/pfod.toml, line 31");
+        let decided_by = rule.unwrap_or("no rule matches").to_owned();
         let gpu = GpuListing {
             uuid: format!("GPU-{index}").parse().unwrap(),
             pci_bus_id: format!("00000000:0{index}:00.0").parse().unwrap(),
@@ -71,4 +72,11 @@ fn the_exit_code_says_that_the_answer_is_no() {
     assert_eq!(daemon.request(), Request::Gpus);
     let asked = Request::PolicyExplain { who: None, gpu: Some("GPU-1".parse().unwrap()) };
     assert_eq!(daemon.request(), asked);
+}
+
+#[test]
+fn neighbours_of_which_the_same_is_decided_are_one_answer() {
+    let ran = daemon([Some(terms()), Some(terms()), None]).run(&["policy", "explain"]);
+    let heads: Vec<&str> = ran.stdout.lines().filter(|line| line.starts_with("GPU")).collect();
+    assert_eq!(heads, ["GPUs 0 to 1, NVIDIA A100", "GPU 2, NVIDIA A100 (GPU-2, 00000000:02:00.0)"]);
 }

@@ -245,7 +245,9 @@ impl Authority {
         Refusal::new(
             RefusalCode::NotAuthorized,
             format!("user {} may not {}: that requires group {group}", peer.uid, action.in_words()),
-            format!("ask an administrator for `usermod -aG {group} USER`, then log in again"),
+            format!(
+                "ask an administrator for `usermod -aG {group} USER`; it counts from the next login or Slurm job on"
+            ),
         )
     }
 

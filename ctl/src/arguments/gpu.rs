@@ -32,6 +32,10 @@ pub(crate) enum GpuArgumentError {
     Connection(#[from] ConnectionError),
     #[error("this node has no GPU {index}: its {count} GPUs are numbered from 0")]
     NoSuchIndex { index: usize, count: usize },
+    #[error("{number} is neither a job nor a GPU: this node's {count} GPUs are numbered from 0")]
+    Neither { number: usize, count: usize },
+    #[error("{number} is a job and the index of a GPU")]
+    Both { number: usize },
     #[error("this node has no GPU {name}")]
     Unknown { name: GpuName },
     #[error("{count} GPUs of this node have a UUID that begins or ends with {part}")]
@@ -42,9 +46,11 @@ impl Explained for GpuArgumentError {
     fn exit(&self) -> Exit {
         match self {
             Self::Connection(error) => error.exit(),
-            Self::NoSuchIndex { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => {
-                Exit::Refused
-            }
+            Self::NoSuchIndex { .. }
+            | Self::Unknown { .. }
+            | Self::Ambiguous { .. }
+            | Self::Neither { .. }
+            | Self::Both { .. } => Exit::Refused,
         }
     }
 
@@ -54,6 +60,10 @@ impl Explained for GpuArgumentError {
             Self::NoSuchIndex { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => {
                 Some("`pfoctl gpus` lists the GPUs with their whole names".to_owned())
             }
+            Self::Neither { .. } => {
+                Some("`pfoctl status` shows the jobs and the GPUs of this node".to_owned())
+            }
+            Self::Both { number } => Some(format!("say job:{number} or gpu:{number}")),
         }
     }
 }

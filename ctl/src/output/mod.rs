@@ -42,7 +42,8 @@ impl Output {
             return Look::default();
         }
         Look {
-            colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && std::env::var_os("TERM").is_none_or(|value| value != "dumb"),
             width: comfy_table::Table::new().width(),
         }
     }

@@ -8,8 +8,8 @@ use crate::explained::Explained;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrialError {
     #[error(
-        "interrupted: job {job} returns to default clocks at its next step, unless another process \
-         measures it"
+        "interrupted: if job {job} was being measured for this, it returns to default clocks at its next \
+         step"
     )]
     Interrupted { job: JobName },
     #[error(

@@ -90,12 +90,12 @@ fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     staged.assert_all_run("own.json");
     pfoctl(last, &["job", "straggler", JOB, "--auto", "off"]);
 
-    stores_the_profile_without_a_step_of_the_job(first, last);
     tunes_with_what_was_measured(&staged, 1);
     staged.training.stop();
 }
 
 fn tunes_with_what_was_measured(staged: &Staged, node: usize) {
+    stores_the_profile_without_a_step_of_the_job(&staged.nodes[0], &staged.nodes[node + 1]);
     let report = staged.tune(node, &["--max-slowdown", "50%"]);
     assert_eq!(report["profile_origin"], "stored", "{report}");
     assert!(kept_plan(&report)["saving"]["low"].as_f64() > Some(0.0), "{report}");

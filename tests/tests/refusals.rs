@@ -240,7 +240,9 @@ fn an_administrator_must_say_whose_job_of_a_name_is_meant() {
     let gpus = ["--gpus", "4,5,6,7"];
     let one = Training::start(&node, JOB, &Identity::trainer(), &[]);
     let mut other = Training::start(&node, JOB, &Identity::other_trainer(), &gpus);
-    node.until_is("sessions", &8, || node.status().daemon.sessions);
+    // A session has its lease before its rank is one of the job's.
+    let ranks = || node.status().jobs.iter().map(|job| job.ranks.len()).sum::<usize>();
+    node.until_is("ranks", &8, ranks);
     let refusal = swap(&mut node.control(), JOB, SwapTarget::DefaultClocks, false).unwrap_err();
     assert_eq!(refusal.message, "several users have a job job, among them 61234 and 61235");
     let ran = node.pfoctl(

@@ -63,20 +63,18 @@ enum Name {
     Gpu(GpuArgument),
     Job(JobName),
     /// A job, or the index of a GPU.
-    Number(usize),
+    Either(JobName, usize),
 }
 
 /// A job may have nearly any name. A name that a GPU could have is taken for one.
 fn parse_name(text: &str) -> Result<Name, NameError> {
-    if let Some((kind, name)) = text.split_once(':') {
-        match kind {
-            "gpu" => return name.parse().map(Name::Gpu),
-            "job" => return name.parse().map(Name::Job),
-            _ => {}
-        }
+    match text.split_once(':') {
+        Some(("gpu", number)) if index(number).is_some() => return number.parse().map(Name::Gpu),
+        Some(("job", number)) if index(number).is_some() => return number.parse().map(Name::Job),
+        _ => {}
     }
-    if let Ok(number) = text.parse() {
-        return Ok(Name::Number(number));
+    if let Some(index) = index(text) {
+        return text.parse().map(|job| Name::Either(job, index));
     }
     let hexadecimal = |c: char| c.is_ascii_hexdigit() || ":.".contains(c);
     let bus_id = text.matches(':').count() == 2 && text.chars().all(hexadecimal);
@@ -85,6 +83,11 @@ fn parse_name(text: &str) -> Result<Name, NameError> {
     } else {
         text.parse().map(Name::Job)
     }
+}
+
+/// A number as GPUs are counted. `007` is a job and nothing else.
+fn index(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }
 
 #[derive(Serialize)]
@@ -133,16 +136,17 @@ impl Selected {
         let job = match self.name {
             Name::Gpu(gpu) => return Ok(LeaseTarget::Gpu(gpu.resolve(pfod)?)),
             Name::Job(job) => job,
-            Name::Number(number) => {
-                let job = number.to_string().parse::<JobName>().ok();
-                let count = pfod.gpus().map_err(Error::from)?.len();
-                match (job.filter(|job| is_known(job, pfod).unwrap_or(true)), number < count) {
-                    (Some(job), false) => job,
-                    (None, true) => {
+            Name::Either(job, number) => {
+                let count = pfod.gpus()?.len();
+                match (is_known(&job, pfod)?, number < count) {
+                    (true, false) => job,
+                    (false, true) => {
                         return Ok(LeaseTarget::Gpu(GpuArgument::Index(number).resolve(pfod)?));
                     }
-                    (None, false) => return Err(GpuArgumentError::Neither { number, count }.into()),
-                    (Some(_), true) => return Err(GpuArgumentError::Both { number }.into()),
+                    (false, false) => {
+                        return Err(GpuArgumentError::Neither { number, count }.into());
+                    }
+                    (true, true) => return Err(GpuArgumentError::Both { number }.into()),
                 }
             }
         };
@@ -294,10 +298,10 @@ mod tests {
         for gpu in ["GPU-6f2c11aa", "00000000:07:00.0", "0000:0A:00.0"] {
             assert_eq!(parse_name(gpu), Ok(Name::Gpu(gpu.parse().unwrap())));
         }
-        for job in ["gpt-7b", "team/gpt:v2", "a:b:c.d-1", "gpu-1"] {
+        for job in ["gpt-7b", "team/gpt:v2", "a:b:c.d-1", "gpu-1", "gpu:v2", "job:a", "007", "+3"] {
             assert_eq!(parse_name(job), Ok(Name::Job(job.parse().unwrap())));
         }
-        assert_eq!(parse_name("4711"), Ok(Name::Number(4711)));
+        assert_eq!(parse_name("4711"), Ok(Name::Either("4711".parse().unwrap(), 4711)));
         assert_eq!(parse_name("gpu:3"), Ok(Name::Gpu(GpuArgument::Index(3))));
         assert_eq!(parse_name("job:3"), Ok(Name::Job("3".parse().unwrap())));
         assert!(parse_name("a b").is_err() && parse_name("").is_err());

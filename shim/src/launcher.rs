@@ -38,7 +38,7 @@ impl Launcher {
         Self { rank, local_rank, size, has_heirs: false }
     }
 
-    /// Whether it started so many processes, as far as that is known.
+    /// Whether it may have started this many processes or more.
     fn has_started(&self, ranks: u64, variable: Variable<'_>) -> bool {
         let size = number(variable, self.size).or(self.has_heirs.then_some(1));
         size.is_none_or(|size| u64::from(size) >= ranks)
@@ -55,7 +55,7 @@ pub(crate) fn rank(variable: Variable<'_>) -> Option<u32> {
     LAUNCHERS.iter().find_map(|launcher| number(variable, launcher.rank))
 }
 
-/// The rank among the node's processes of the process that is this global rank of a job of so many ranks.
+/// The local rank of this process, which has a global rank in a job of `ranks` ranks.
 ///
 /// A launcher that calls it another rank, or that started fewer processes, did not start it but one of its
 /// ancestors, as Slurm does with a batch script that starts the ranks itself: what it says is not about this

@@ -177,19 +177,20 @@ impl StreamOrdered {
     /// When a call that is made now counts, in words, with the reason.
     #[must_use]
     pub fn timing(&self) -> String {
-        let found = match self.queue.get() {
-            Some(queue) => Ok(queue.cuda.ordinal()),
-            None => context_ordinal(&self.session),
+        let on = |ordinal: Option<u32>| match ordinal {
+            Some(ordinal) => format!("stream on cuda:{ordinal}"),
+            None => "stream".to_owned(),
         };
-        let in_force = match found {
-            Ok(Some(ordinal)) => format!("stream on cuda:{ordinal}"),
-            Ok(None) => "stream".to_owned(),
-            Err(why) => return format!("cpu: {why}"),
-        };
-        // A context is looked for when a step begins.
-        match self.queue.get().is_none() && self.has_told.load(Ordering::Relaxed) {
-            true => format!("cpu until the next step begins, then {in_force}"),
-            false => in_force,
+        if let Some(queue) = self.queue.get() {
+            return on(queue.cuda.ordinal());
+        }
+        match context_ordinal(&self.session) {
+            Err(why) => format!("cpu: {why}"),
+            // A context is looked for when a step begins.
+            Ok(ordinal) if self.has_told.load(Ordering::Relaxed) => {
+                format!("cpu until the next step begins, then {}", on(ordinal))
+            }
+            Ok(ordinal) => on(ordinal),
         }
     }
 

@@ -17,7 +17,7 @@ const MOST_CLOCKS: usize = 256;
 /// once it runs there; this is no less than what GPUs were seen to draw.
 const CLOCKLESS: f64 = 0.4;
 
-/// The rest is taken to fall with this power of the speed. Measured GPUs (A100, A40) save more by it. More
+/// The rest is taken to fall as the speed to this exponent. Measured GPUs (A100, A40) save more by it. More
 /// than 1, so that the first watts cost a job less than the next ones and equal jobs give up alike.
 const OF_SPEED: f64 = 1.25;
 

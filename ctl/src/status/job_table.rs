@@ -115,32 +115,14 @@ mod tests {
     use pfo_protocol::Pid;
 
     use super::*;
+    use crate::status::measured::tests as measured;
 
     fn job() -> JobStatus {
-        JobStatus {
-            job: "j".parse().unwrap(),
-            uid: Uid::ROOT,
-            pp_degree: 4,
-            plan: None,
-            loaded: None,
-            measured_by: None,
-            swap_at_step: None,
-            measured_for_s: 7500.0,
-            energy_j: Some(0.0),
-            windows: Vec::new(),
-            ranks: Vec::new(),
-        }
+        measured::job(Vec::new())
     }
 
     fn plan(number: u32, suspended: Option<&str>) -> PlanStatus {
-        PlanStatus {
-            number,
-            label: "p.json".to_owned(),
-            predicted_time_s: None,
-            predicted_energy_j: None,
-            suspended: suspended.map(str::to_owned),
-            power_limits_w: Vec::new(),
-        }
+        PlanStatus { suspended: suspended.map(str::to_owned), ..measured::plan(number) }
     }
 
     #[test]

@@ -194,7 +194,7 @@ fn default_beside<'a>(place: usize, stretches: &[Stretch<'a>]) -> Option<Stretch
     (!near.is_empty()).then(|| Stretch::pooled(near.into_iter()))
 }
 
-/// What a comparison of so many steps each weighs: the variance of a mean is one over its steps.
+/// How much a comparison counts: the variance of a mean is in proportion to one over its steps.
 fn weight(one: u64, other: u64) -> f64 {
     1.0 / (1.0 / one as f64 + 1.0 / other as f64)
 }
@@ -205,20 +205,24 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn window(
-        plan: Option<u32>,
-        steps: u64,
-        time: f64,
-        energy: impl Into<Option<f64>>,
-    ) -> Window {
-        let plan = plan.map(|number| PlanStatus {
+    pub(crate) fn plan(number: u32) -> PlanStatus {
+        PlanStatus {
             number,
             label: "p.json".to_owned(),
             predicted_time_s: None,
             predicted_energy_j: None,
             suspended: None,
             power_limits_w: Vec::new(),
-        });
+        }
+    }
+
+    pub(crate) fn window(
+        plan: Option<u32>,
+        steps: u64,
+        time: f64,
+        energy: impl Into<Option<f64>>,
+    ) -> Window {
+        let plan = plan.map(self::plan);
         let iteration_energy_j = energy.into();
         Window { plan, ranks: 4, steps, iteration_time_s: time, iteration_energy_j }
     }

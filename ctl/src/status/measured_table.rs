@@ -34,9 +34,7 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) 
             Cell::option(measured.slowdown.map(slowdown)),
             Cell::option(measured.energy_j.map(joules)),
             Cell::option(plan.and_then(|plan| plan.predicted_energy_j).map(joules)),
-            measured.saving.map_or_else(Cell::empty, |saved| {
-                Cell::text(saving(saved)).tone(tone_of_saving(saved.estimate))
-            }),
+            measured.saving.map_or_else(Cell::empty, saving_cell),
         ]);
     }
     let (owner, time) = (user(job.uid), span(job.measured_for_s));
@@ -78,9 +76,9 @@ pub(crate) fn tone_of_saving(saved: f64) -> Tone {
     }
 }
 
-/// A share of the energy that was saved.
-pub(super) fn saving_cell(saved: f64) -> Cell {
-    Cell::text(percent(saved)).tone(tone_of_saving(saved))
+/// What is saved, as it is meant.
+pub(crate) fn saving_cell(saved: Change) -> Cell {
+    Cell::text(saving(saved)).tone(tone_of_saving(saved.estimate))
 }
 
 /// A plan predicts the energy of one rank of each stage. If this node measured fewer or more ranks,

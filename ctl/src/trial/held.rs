@@ -160,7 +160,7 @@ impl<D: Measuring> Held<'_, D> {
         let mut said = None;
         while !self.connection.is_answered(patience) {
             patience = RHYTHM;
-            // A daemon that does not answer this is told of by the other connection.
+            // If pfod is away, the connection that waits says so.
             let Some(status) = self.daemons.pfod().ok().and_then(|mut pfod| pfod.status().ok())
             else {
                 continue;

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 
 use crate::status::job_table::{state, waiting_plan};
 use crate::status::measured::{Change, Measured};
-use crate::status::measured_table::{self, tone_of_saving};
+use crate::status::measured_table;
 use crate::status::plan_text::{described, described_frontier};
 use crate::status::quantity::{joules, seconds};
 use crate::status::table::Cell;
@@ -74,8 +74,7 @@ pub(super) fn measured(job: &JobStatus) -> Sheet {
 }
 
 fn saving(saved: Change) -> Entry {
-    let cell = Cell::text(measured_table::saving(saved)).tone(tone_of_saving(saved.estimate));
-    Entry::new(cell, Some(saved.estimate))
+    Entry::new(measured_table::saving_cell(saved), Some(saved.estimate))
 }
 
 /// The clocks of a plan: a row for each stage, a bar for each instruction in the order in which the

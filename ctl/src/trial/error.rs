@@ -8,8 +8,7 @@ use crate::explained::Explained;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrialError {
     #[error(
-        "interrupted: if job {job} was being measured for this, it returns to default clocks at its next \
-         step"
+        "interrupted; if a trial was running, job {job} returns to default clocks at its next step"
     )]
     Interrupted { job: JobName },
     #[error(

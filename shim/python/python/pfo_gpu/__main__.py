@@ -8,7 +8,7 @@ import sys
 
 from pfo_gpu import doctor
 
-_PLAYGROUND = "Tries pfo on a simulated node, without a GPU (requires the package pfo-gpu-playground)."
+_PLAYGROUND = "Tries pfo on a simulated node, without a GPU (requires the wheel of pfo-gpu-playground)."
 
 
 def main() -> int:
@@ -29,8 +29,8 @@ def _play(arguments: list[str]) -> int:
         if error.name != "pfo_gpu_playground":
             raise
         print(
-            "python -m pfo_gpu: the simulated node is in a package of its own:"
-            " pip install 'pfo-gpu[playground]'",
+            "python -m pfo_gpu: the simulated node is in a wheel of its own, which `make playground-wheel` builds in"
+            " a checkout of pfo: pip install --no-index --find-links target/wheels pfo-gpu-playground",
             file=sys.stderr,
         )
         return 1

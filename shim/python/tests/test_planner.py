@@ -233,12 +233,15 @@ def test_a_deadline_that_no_plan_keeps_or_that_is_unclear_is_refused(frontier):
     assert frontier.seconds(f"{frontier.fastest_s:.4g}") == frontier.fastest_s
 
 
-def test_what_looks_wrong_in_a_profile_is_a_warning():
+def test_what_looks_wrong_in_a_profile_is_a_warning_at_the_trainers_own_line():
     lines = csv().splitlines()
     stage, instruction, mhz, time_s, energy_j = lines[5].split(",")
     lines[5] = f"{stage},{instruction},{mhz},{float(time_s) * 3},{float(energy_j) * 3}"
-    with pytest.warns(UserWarning, match="^profile: "):
-        pfo_gpu.Profile("\n".join(lines).encode(), noise="off")
+    profile = "\n".join(lines).encode()
+    with pytest.warns(UserWarning, match="^profile: ") as warned:
+        pfo_gpu.Profile(profile, noise="off")
+        pfo_gpu.plan(profile, microbatches=4, p2p_power=P2P_POWER_W)
+    assert {warning.filename for warning in warned} == {__file__}
 
 
 def test_a_smoothed_profile_is_read_back_as_it_is():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import warnings
 from typing import Any, Union
 
@@ -52,7 +53,7 @@ class Profile:
         with files.named(path):
             self._native = _native.Profile(csv, combine=combine, noise=noise)
         for line in self._native.warnings:
-            warnings.warn(f"{path or 'profile'}: {line}", stacklevel=2)
+            warnings.warn(f"{path or 'profile'}: {line}", stacklevel=_level_of_caller())
 
     @property
     def num_stages(self) -> int:
@@ -69,3 +70,11 @@ class Profile:
 
     def __repr__(self) -> str:
         return f"<pfo_gpu.Profile of {self.num_stages} stages>"
+
+
+def _level_of_caller() -> int:
+    """The ``stacklevel`` of the first function outside of this package: profiles are read in several places of it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("pfo_gpu."):
+        level, frame = level + 1, frame.f_back
+    return level

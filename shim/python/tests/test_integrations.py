@@ -129,6 +129,16 @@ def test_a_stage_that_cannot_be_changed_leaves_nothing_half_followed(recorder, w
     recorder.expect("goodbye")
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["first", "followed already"])
+def test_what_is_no_session_is_an_error_at_setup_and_not_in_the_loop(recorder, again):
+    schedule, stage = Schedule(), Stage(0)
+    if again:
+        pfo_gpu.integrations.pipelining.follow(schedule, stage)
+    with pytest.raises(TypeError, match="session is a Mesh, and not a pfo_gpu.Session"):
+        pfo_gpu.integrations.pipelining.follow(schedule, stage, Mesh())
+    schedule.step(lambda: stage.forward_one_chunk(0))
+
+
 def test_the_schedule_alone_says_stages_gpu_and_microbatches(node, monkeypatch):
     monkeypatch.delenv("PFO_GPU")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(node.gpus[1:]))
@@ -400,6 +410,29 @@ def test_a_plain_engine_is_left_alone_with_one_warning(recorder, warnings):
     assert pfo_gpu.integrations.deepspeed.follow(DeepSpeedEngine()) is None
     assert len(warnings()) == 1 and warnings()[0].startswith("DeepSpeedEngine is not followed, ")
     assert "PipelineEngine" in warnings()[0] and recorder.said == []
+
+
+def test_an_engine_that_cannot_be_changed_is_left_alone_and_its_session_closed(recorder, warnings):
+    class Frozen(Engine):
+        def __setattr__(self, name, value):
+            if name == "train_batch":
+                raise TypeError("it is frozen")
+            super().__setattr__(name, value)
+
+        grid = SimpleNamespace(
+            **{
+                f"get_{of}": lambda number=number: number
+                for kind in ("pipe_parallel", "data_parallel", "slice_parallel")
+                for of, number in ((f"{kind}_rank", 0), (f"{kind}_world_size", 1))
+            },
+            get_global_rank=lambda: 0,
+        )
+        micro_batches = 1
+
+    engine = Frozen()
+    assert pfo_gpu.integrations.deepspeed.follow(engine) is None
+    assert vars(engine) == {} and len(warnings()) == 1 and "it is frozen" in warnings()[0]
+    recorder.expect("goodbye")
 
 
 def test_the_releases_that_are_named_are_those_that_the_matrix_installs():

@@ -1,5 +1,6 @@
 """What following Megatron-Core does to its timers. Megatron-Core itself is in `frameworks/`."""
 
+import functools
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -84,6 +85,13 @@ def test_a_follow_that_fails_leaves_the_timers_as_they_were(config, recorder, wa
     recorder.expect("step 0", *STEP, "end of step 0")
 
 
+def test_a_session_in_the_place_of_the_timers_is_one_warning(config, recorder, warnings):
+    timers = config.timers
+    with pfo_gpu.Session() as session:
+        assert pfo_gpu.integrations.megatron.follow(config, session, num_microbatches=1) is None
+    assert config.timers is timers and len(warnings()) == 1 and "timers is a Session" in warnings()[0]
+
+
 def test_a_parallel_state_that_is_not_initialized_is_one_warning(config, recorder, warnings, monkeypatch):
     def fail():
         raise AssertionError("pipeline_model parallel group is not initialized")
@@ -99,6 +107,41 @@ def test_what_runs_forward_only_is_no_training(config, recorder):
     session = pfo_gpu.integrations.megatron.follow(config, num_microbatches=1)
     run_schedule(config, forward_only=True)
     run_schedule(config, forward_only=False)
+    session.close()
+    recorder.expect("step 0", *STEP, "end of step 0", "goodbye")
+
+
+def logged(run):
+    """A decorator of the trainer's own."""
+
+    @functools.wraps(run)
+    def log(*arguments, **named):
+        return run(*arguments, **named)
+
+    return log
+
+
+class DecoratedTimers(Timers):
+    """Timers that a trainer has put between the schedule and those that pfo knows."""
+
+    def __init__(self, timers):
+        self.timers = timers
+
+    def __call__(self, name, log_level=None):
+        timer = self.timers(name, log_level)
+        return SimpleNamespace(start=logged(logged(timer.start)), stop=logged(timer.stop))
+
+
+@pytest.mark.parametrize("decorated", ["timers", "schedule"])
+def test_what_runs_forward_only_is_no_training_whatever_is_put_in_between(config, recorder, decorated):
+    session = pfo_gpu.integrations.megatron.follow(config, num_microbatches=1)
+    run = run_schedule
+    if decorated == "timers":
+        config.timers = DecoratedTimers(config.timers)
+    else:
+        run = logged(run)
+    run(config, forward_only=True)
+    run(config, forward_only=False)
     session.close()
     recorder.expect("step 0", *STEP, "end of step 0", "goodbye")
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import functools
+from functools import partial
 from types import MethodType
 from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
-from pfo_gpu.integrations.telling import Run, Telling, goes_on, refuse, refuse_unknown, swap_in, telling_of
+from pfo_gpu.integrations.telling import (
+    Run,
+    Telling,
+    goes_on,
+    refuse,
+    refuse_unknown,
+    report_to,
+    swap_in,
+    telling_of,
+)
 from pfo_gpu.session import Session
 
 
@@ -41,20 +51,26 @@ def follow(accelerator: Any, session: Optional[Session] = None, **rank: Any) -> 
     if reason is not None:
         refuse("Accelerate", reason)
         return None
-    session = Session(**described) if session is None else session
-    if former is not None:
-        former.session = session
-        return session
-    steps = _Steps(Telling("Accelerate", session, "accelerate"), accelerator, len(optimizers))
-    swap_in(
-        [(optimizer, "step", steps.optimizer_step(optimizer)) for optimizer in optimizers]
-        + [(accelerator, "backward", steps.telling.instruction("backward", accelerator.backward))]
-    )
-    for model in models:
-        # Not by another `forward`: a copy of the model would then run the forward of this one.
-        model.register_forward_pre_hook(steps.begin_forward, prepend=True)
-        model.register_forward_hook(steps.end_forward, always_call=True)
-    return session
+
+    def swap(opened: Session) -> None:
+        steps = _Steps(Telling("Accelerate", opened, "accelerate"), accelerator, len(optimizers))
+        hooks: list[Any] = []
+        try:
+            for model in models:
+                # Not by another `forward`: a copy of the model would then run the forward of this one.
+                hooks.append(model.register_forward_pre_hook(steps.begin_forward, prepend=True))
+                hooks.append(model.register_forward_hook(steps.end_forward, always_call=True))
+            swap_in(
+                [(optimizer, "step", steps.optimizer_step(optimizer)) for optimizer in optimizers]
+                + [(accelerator, "backward", steps.telling.instruction("backward", accelerator.backward))]
+            )
+        except BaseException:
+            for hook in hooks:
+                hook.remove()
+            raise
+
+    refused = partial(refuse_unknown, type(accelerator).__name__, "an Accelerator")
+    return report_to(session, described, former, swap, refused)
 
 
 def _reason_against(accelerator: Any) -> Optional[str]:

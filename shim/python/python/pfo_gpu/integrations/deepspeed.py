@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import functools
+from functools import partial
 from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.instruction import Name
-from pfo_gpu.integrations.telling import Run, Telling, goes_on, refuse_unknown, swap_in, telling_of
+from pfo_gpu.integrations.telling import (
+    Run,
+    Telling,
+    goes_on,
+    refuse_unknown,
+    report_to,
+    swap_in,
+    telling_of,
+)
 from pfo_gpu.session import Session
 
 _NAMES: dict[str, Name] = {
@@ -49,17 +58,18 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
     except Exception as error:
         refuse_unknown(name, "DeepSpeed's PipelineEngine", error)
         return None
-    session = Session(**described) if session is None else session
-    if former is not None:
-        former.session = session
-        return session
-    telling = Telling(name, session, "deepspeed")
-    told = {
-        instruction: _told(telling, instruction.__name__, run) if instruction.__name__ in _NAMES else run
-        for instruction, run in instructions.items()
-    }
-    swap_in([(engine, "_INSTRUCTION_MAP", told), (engine, "train_batch", telling.step(train_batch))])
-    return session
+
+    def swap(opened: Session) -> None:
+        telling = Telling(name, opened, "deepspeed")
+        told = {
+            instruction: _told(telling, instruction.__name__, run) if instruction.__name__ in _NAMES else run
+            for instruction, run in instructions.items()
+        }
+        swap_in([(engine, "_INSTRUCTION_MAP", told), (engine, "train_batch", telling.step(train_batch))])
+
+    return report_to(
+        session, described, former, swap, partial(refuse_unknown, name, "DeepSpeed's PipelineEngine")
+    )
 
 
 def _rank(engine: Any) -> dict[str, Any]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
-from pfo_gpu.integrations.telling import Telling, goes_on, refuse, refuse_unknown, swap_in, telling_of
+from pfo_gpu.integrations.telling import (
+    Telling,
+    goes_on,
+    refuse,
+    refuse_unknown,
+    report_to,
+    swap_in,
+    telling_of,
+)
 from pfo_gpu.session import Session
 
 
@@ -45,19 +54,24 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
     except Exception as error:
         refuse_unknown(type(trainer).__name__, "a Trainer of Transformers", error)
         return None
-    session = Session(**described) if session is None else session
-    if former is not None:
-        former.session = session
-        return session
-    telling = Telling("Transformers' Trainer", session, "transformers")
-    swap_in(
-        [
-            (trainer, "compute_loss", telling.instruction("forward", compute_loss)),
-            (trainer.accelerator, "backward", telling.instruction("backward", backward)),
-        ]
-    )
-    trainer.add_callback(callback(telling))
-    return session
+
+    def swap(opened: Session) -> None:
+        telling = Telling("Transformers' Trainer", opened, "transformers")
+        hooks = callback(telling)
+        trainer.add_callback(hooks)
+        try:
+            swap_in(
+                [
+                    (trainer, "compute_loss", telling.instruction("forward", compute_loss)),
+                    (trainer.accelerator, "backward", telling.instruction("backward", backward)),
+                ]
+            )
+        except BaseException:
+            trainer.remove_callback(hooks)
+            raise
+
+    refused = partial(refuse_unknown, type(trainer).__name__, "a Trainer of Transformers")
+    return report_to(session, described, former, swap, refused)
 
 
 def _rank(trainer: Any) -> dict[str, Any]:

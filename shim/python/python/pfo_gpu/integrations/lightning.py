@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
-from pfo_gpu.integrations.telling import Run, Telling, open_session, refuse_unknown
+from pfo_gpu.integrations.telling import Run, Telling, open_session, refuse_unknown, require_session, swap_in
 from pfo_gpu.session import Session
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -79,6 +79,7 @@ class _Following:
     """What the callback does; the names are those of Lightning's hooks."""
 
     def __init__(self, session: Optional[Session], rank: dict[str, Any]) -> None:
+        require_session(session)
         self.session = session
         self._opens = session is None
         self._rank = rank
@@ -96,14 +97,16 @@ class _Following:
             if self.session is None:
                 return
             strategy = trainer.strategy
-            training_step, optimizer_step = strategy.training_step, strategy.optimizer_step
+            swaps = [
+                (strategy, "training_step", self._told_training_step(strategy.training_step)),
+                (strategy, "optimizer_step", self._told_optimizer_step(strategy.optimizer_step)),
+            ]
+            swap_in(swaps)
         except Exception as error:
             refuse_unknown(type(trainer).__name__, "a Trainer of Lightning", error)
             return
         self._telling = Telling("Lightning", self.session, _distribution(trainer))
         self._strategy = strategy
-        strategy.training_step = self._told_training_step(training_step)
-        strategy.optimizer_step = self._told_optimizer_step(optimizer_step)
 
     def on_train_batch_start(self, _trainer: Any) -> None:
         if self._telling is not None and not self._telling.in_step:

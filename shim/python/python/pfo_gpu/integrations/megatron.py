@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from types import FrameType
 from typing import Any, Callable, Optional
 
-from pfo_gpu.integrations.telling import Telling, goes_on, refuse, refuse_unknown
+from pfo_gpu.integrations.telling import Telling, goes_on, refuse, refuse_unknown, report_to, swap_in
 from pfo_gpu.session import Session
 
 
@@ -58,6 +60,10 @@ def follow(
             # Megatron-LM builds the model once for each chunk.
             config.timers = timers
             return former.session
+        if not callable(timers):
+            raise TypeError(f"timers is a {type(timers).__name__}")
+        if former is not None:
+            config.timers = timers
         _order(config, num_microbatches)
         telling_timers = None if former else type("TellingTimers", (_TellingTimers, type(timers)), {})
         described = {**_rank(), "num_microbatches": num_microbatches, **rank} if session is None else {}
@@ -67,21 +73,13 @@ def follow(
     except Exception as error:
         refuse_unknown("Megatron-Core", "a configuration of a model whose parallel state is initialized", error)
         return None
-    opened = session is None
-    session = Session(**described) if session is None else session
-    try:
-        if former is None:
-            timers.pipeline = _Pipeline(session, lambda: _order(config, num_microbatches))
-            timers.__class__ = telling_timers
-        config.timers = timers
-    except Exception as error:
-        if opened:
-            session.close()
-        refuse_unknown("Megatron-Core", "timers that can be followed", error)
-        return None
-    if former is not None:
-        former.session = session
-    return session
+
+    def swap(opened: Session) -> None:
+        pipeline = _Pipeline(opened, lambda: _order(config, num_microbatches))
+        swap_in([(config, "timers", timers), (timers, "pipeline", pipeline), (timers, "__class__", telling_timers)])
+
+    refused = partial(refuse_unknown, "Megatron-Core", "timers that can be followed")
+    return report_to(session, described, former, swap, refused)
 
 
 class _NotFollowed(Exception):
@@ -172,9 +170,13 @@ class _Pipeline:
 
 def _is_forward_only() -> bool:
     """Whether the schedule that has started a timer evaluates; no timer is told that."""
-    # This function, `begin_step`, `start` and then the schedule.
-    schedule = sys._getframe(3)
-    return schedule.f_locals.get("forward_only") is True
+    # The trainer may have put functions of its own between the schedule and its timer.
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        if "forward_only" in frame.f_code.co_varnames:
+            return frame.f_locals.get("forward_only") is True
+        frame = frame.f_back
+    return False
 
 
 class _TellingTimers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from pfo_gpu.integrations import megatron
-from pfo_gpu.integrations.telling import refuse_unknown
+from pfo_gpu.integrations.telling import refuse_unknown, require_session
 from pfo_gpu.session import Session
 
 
@@ -26,6 +26,7 @@ class Callback:
     """A callback of Megatron-Bridge, which takes every object that has methods with these names."""
 
     def __init__(self, session: Optional[Session], rank: dict[str, Any]) -> None:
+        require_session(session)
         self.session = session
         self._rank = rank
 

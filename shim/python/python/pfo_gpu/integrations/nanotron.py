@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from functools import partial
 from typing import Any, Optional
 
 from pfo_gpu.instruction import Name
@@ -12,6 +13,7 @@ from pfo_gpu.integrations.telling import (
     as_method,
     goes_on,
     refuse_unknown,
+    report_to,
     swap_in,
     telling_of,
 )
@@ -37,18 +39,20 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
     former = telling_of(getattr(trainer, "training_step", None))
     if former is not None and goes_on(former, session):
         return former.session
+    refused = partial(refuse_unknown, type(trainer).__name__, "a DistributedTrainer of Nanotron")
     try:
         described = {**_rank(trainer), **rank} if session is None else {}
         engine, first = trainer.config.parallelism.pp_engine, _first_block(trainer.model)
         optimizer = trainer.optimizer
         is_last = _group_rank(trainer.parallel_context.pp_pg) == trainer.parallel_context.pp_pg.size() - 1
-        opened = session is None and former is None
-        session = Session(**described) if session is None else session
-        if former is not None:
-            former.session = session
-            return session
-        pipeline = _Pipeline(Telling("Nanotron", session, "nanotron"), is_last)
+    except Exception as error:
+        refused(error)
+        return None
+
+    def swap(opened: Session) -> None:
+        pipeline = _Pipeline(Telling("Nanotron", opened, "nanotron"), is_last)
         step = pipeline.telling.instruction("optimizer_step", optimizer.step)
+        hook = first.pp_block.register_forward_pre_hook(pipeline.computes)
         try:
             swap_in(
                 [
@@ -59,15 +63,11 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
                     (trainer, "training_step", pipeline.telling.step(trainer.training_step)),
                 ]
             )
-            first.pp_block.register_forward_pre_hook(pipeline.computes)
-        except Exception:
-            if opened:
-                session.close()
+        except BaseException:
+            hook.remove()
             raise
-    except Exception as error:
-        refuse_unknown(type(trainer).__name__, "a DistributedTrainer of Nanotron", error)
-        return None
-    return session
+
+    return report_to(session, described, former, swap, refused)
 
 
 def _rank(trainer: Any) -> dict[str, Any]:

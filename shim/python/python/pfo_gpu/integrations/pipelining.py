@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Callable, Optional, Protocol, Union
 
 from pfo_gpu import cuda
@@ -16,6 +17,7 @@ from pfo_gpu.integrations.telling import (
     as_method,
     goes_on,
     refuse_unknown,
+    report_to,
     swap_in,
     telling_of,
 )
@@ -105,20 +107,13 @@ def follow(
     except Exception as error:
         refuse_unknown(name, "a schedule with stages", error)
         return None
-    opened = session is None
-    session = Session(**described) if session is None else session
-    if former is not None:
-        former.session = session
-        return session
-    telling = Telling(name, session, "torch")
-    try:
-        swap_in(_swaps(telling, schedule, own, optimizer))
-    except Exception as error:
-        if opened:
-            session.close()
-        refuse_unknown(name, "a schedule with stages", error)
-        return None
-    return session
+    return report_to(
+        session,
+        described,
+        former,
+        lambda opened: swap_in(_swaps(Telling(name, opened, "torch"), schedule, own, optimizer)),
+        partial(refuse_unknown, name, "a schedule with stages"),
+    )
 
 
 def _own_stages(schedule: Any, stages: Union[Stage, Sequence[Stage], None]) -> list[Stage]:

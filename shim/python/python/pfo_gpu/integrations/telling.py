@@ -134,6 +134,38 @@ def open_session(described: dict[str, Any]) -> Optional[Session]:
         return None
 
 
+def require_session(session: object) -> None:
+    """Raises ``TypeError`` at setup for what would raise in each call of the training loop."""
+    if session is not None and not isinstance(session, Session):
+        raise TypeError(f"session is a {type(session).__name__}, and not a pfo_gpu.Session")
+
+
+def report_to(
+    session: Optional[Session],
+    described: dict[str, Any],
+    former: Optional[Telling],
+    swap: Callable[[Session], object],
+    refused: Callable[[Exception], None],
+) -> Optional[Session]:
+    """Has a framework report to a session, to one that is described if there is none; None if it cannot.
+
+    What is followed already keeps what ``former`` has put around it.
+    """
+    require_session(session)
+    reported = Session(**described) if session is None else session
+    if former is not None:
+        former.session = reported
+        return reported
+    try:
+        swap(reported)
+    except Exception as error:
+        if session is None:
+            reported.close()
+        refused(error)
+        return None
+    return reported
+
+
 def goes_on(telling: Telling, session: Optional[Session]) -> bool:
     """Whether something that is followed already stays as it is when it is to be followed again."""
     return not telling.session.closed and session in (None, telling.session)

@@ -39,6 +39,11 @@ impl From<pfo::Problem> for Problem {
 
 #[pymethods]
 impl Problem {
+    #[new]
+    fn new(code: i32, message: String, remedy: String) -> Self {
+        Self { code, message, remedy }
+    }
+
     fn __str__(&self) -> String {
         match &self.remedy[..] {
             "" => self.message.clone(),

@@ -301,6 +301,20 @@ def test_a_cell_that_is_run_again_and_spells_its_gpu_otherwise_replaces_its_sess
     assert before.closed and session.problem is None and not warnings()
 
 
+def test_a_gpu_that_this_process_holds_itself_is_told_so_and_is_had_once_that_session_is_closed(node, warnings):
+    former = pfo_gpu.Session(job="former", rank=3, dp_degree=8)
+    for job, rank in (("other", 3), ("former", 4)):
+        session = pfo_gpu.Session(job=job, rank=rank, dp_degree=8)
+        assert session.problem.code == 4 and "held by job former, rank 3" in session.problem.message
+        assert "its session of rank 3 of former: close that session" in session.problem.remedy
+        assert warnings()[-1].endswith(str(session.problem)) and str(session.problem) in repr(session)
+        session.close()
+    assert len(warnings()) == 2 and not former.closed and former.problem is None
+    former.close()
+    with pfo_gpu.Session(job="other", rank=3, dp_degree=8) as session:
+        assert session.problem is None
+
+
 def test_two_ranks_on_one_gpu_are_told_so_before_the_session_gives_up(node, warnings):
     command = "import sys, pfo_gpu as p; s = p.Session(dp_degree=4, rank=1); print(s.problem, flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -310,6 +324,24 @@ def test_two_ranks_on_one_gpu_are_told_so_before_the_session_gives_up(node, warn
     same = pfo_gpu.Session(dp_degree=4, rank=1, setup_timeout_s=60)
     assert same.problem.code == 4 and len(warnings()) == 2
     process.communicate()
+
+
+def test_threads_open_their_sessions_at_the_same_time(recorder):
+    failures = []
+
+    def open_sessions(rank):
+        try:
+            for number in range(50):
+                pfo_gpu.Session(job=f"job-{number}", rank=rank).close()
+        except Exception as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=open_sessions, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 def test_a_reason_that_comes_late_is_logged_when_it_comes(node, warnings):
@@ -375,6 +407,8 @@ def test_a_gpu_may_be_a_number_or_a_torch_device(node, monkeypatch):
         ({"gpu": "nvidia0"}, '"nvidia0" names no GPU'),
         ({"job": "a b"}, '"a b"'),
         ({"pp_rank": 4, "pp_degree": 4}, "pp_rank 4 is not below pp_degree 4"),
+        ({"rank": -1}, "rank is -1, which is out of range"),
+        ({"dp_degree": 2**32}, "dp_degree is 4294967296, which is out of range"),
         ({"num_microbatches": 0}, "num_microbatches is 0"),
         ({"setup_timeout_s": -1.0}, "setup_timeout_s -1"),
         ({"job": None}, "PFO_JOB"),

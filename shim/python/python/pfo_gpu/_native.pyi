@@ -52,6 +52,7 @@ def answer(frame: bytes) -> str:
 class Problem:
     """Why there is no lease right now."""
 
+    def __new__(cls, code: int, message: str, remedy: str) -> Problem: ...
     @property
     def code(self) -> int:
         """The code of ``enum pfo_code`` in ``pfo.h``."""

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from functools import partial
-from typing import Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from pfo_gpu import _native, cuda
 from pfo_gpu.instruction import Name
@@ -23,8 +23,13 @@ _LAST_PATIENCE_S = 2.0
 _NO_ANSWER = 152
 _GPU_HELD = 4
 _LATE_ANSWER_POLL_S = 0.1
+_CLOSED_SESSION_POLL_S = 0.05
+_CLOSED_SESSION_PATIENCE_S = 1.0
 
-_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+# How the daemon names each lease that this process has had.
+_held: set[str] = set()
+
+_sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
 
 
 class Session(_native.Session):
@@ -36,7 +41,7 @@ class Session(_native.Session):
     trying in the background. No other call blocks, raises or prints.
 
     A session of the same job, rank and GPU that this process has open, as a notebook that runs a cell again
-    has, is closed first.
+    has, is closed first. If another session of this process holds the GPU, :attr:`problem` names it.
 
     In a process forked from the one that opened it, and as a copy or after unpickling, a session
     does nothing.
@@ -64,10 +69,11 @@ class Session(_native.Session):
             one; else ``PFO_PLAN``. A plan that cannot be used is one warning, and the job trains at default
             clocks. :attr:`plan_problem` returns the reason.
         sync: When a call counts. ``"stream"``: when the GPU reaches this point of its current stream,
-            while the host runs ahead. ``"device"``: when the GPU has finished all work; the call
-            waits for that (PyTorch only). ``"cpu"``: at once, as always without CUDA.
+            while the host runs ahead; work on other streams counts as far as the current stream waits for
+            it. ``"device"``: when the GPU has finished the work of all streams; the call waits for that
+            (PyTorch only). ``"cpu"``: at once, as always without CUDA.
         stream: Returns the handle of the stream of the next work, for ``sync="stream"``. The default is
-            PyTorch's current stream, and without PyTorch the default stream.
+            PyTorch's current stream, else CuPy's, and without either the legacy default stream.
 
     Attributes:
         job: The job's name.
@@ -108,32 +114,47 @@ class Session(_native.Session):
         self.job = agreed_name() if job is None else job
         self.rank = _own_rank() if rank is None else rank
         self._asked = cuda.driven(gpu)
+        numbers: dict[str, Any] = {
+            "rank": self.rank,
+            "pp_rank": pp_rank,
+            "dp_rank": dp_rank,
+            "tp_rank": tp_rank,
+            "pp_degree": pp_degree,
+            "dp_degree": dp_degree,
+            "tp_degree": tp_degree,
+            "num_microbatches": num_microbatches,
+            "first_step": first_step,
+        }
+        for name, number in numbers.items():
+            # A launcher may say -1 for what it does not know.
+            if number is not None and not 0 <= number < 1 << (64 if name == "first_step" else 32):
+                raise ValueError(f"{name} is {number}, which is out of range")
         self._replace_former()
         begin = partial(
             self._open,
             job=self.job,
             gpu=self._asked,
             socket=socket,
-            rank=self.rank,
-            pp_rank=pp_rank,
-            dp_rank=dp_rank,
-            tp_rank=tp_rank,
-            pp_degree=pp_degree,
-            dp_degree=dp_degree,
-            tp_degree=tp_degree,
-            num_microbatches=num_microbatches,
-            first_step=first_step,
             setup_timeout_s=setup_timeout_s,
             plan=plan,
             sync=sync,
             cuda=timing,
+            **numbers,
         )
         begin()
-        problem = self.problem
-        if problem is not None and self._is_held_by_former(problem):
+        holder = self._holder_in_this_process(super().problem)
+        # The same rank, which has spelled its GPU otherwise.
+        if holder is not None and (holder.job, holder.rank) == (self.job, self.rank):
+            holder.close()
             begin()
-            problem = self.problem
-        _open_sessions.add(self)
+        deadline = time.monotonic() + min(setup_timeout_s, _CLOSED_SESSION_PATIENCE_S)
+        while self._waits_for_closed_one() and time.monotonic() < deadline:
+            time.sleep(_CLOSED_SESSION_POLL_S)
+            begin()
+        if self.gpu is not None:
+            _held.add(self._lease_in_words())
+        _sessions[id(self)] = self
+        problem = self.problem
         if problem is not None:
             logging.getLogger("pfo_gpu").warning("training at default clocks: %s", problem)
             if problem.code == _NO_ANSWER:
@@ -145,19 +166,39 @@ class Session(_native.Session):
 
     def _replace_former(self) -> None:
         # The daemon would wait for its end, and in vain.
-        for former in list(_open_sessions):
+        for former in _open_sessions():
             if (former.job, former.rank, former._asked) == (self.job, self.rank, self._asked):
                 former.close()
 
-    def _is_held_by_former(self, problem: _native.Problem) -> bool:
-        # Of this process, with the same GPU under another name. It is closed.
-        if problem.code != _GPU_HELD:
+    @property
+    def problem(self) -> Optional[_native.Problem]:
+        """Why there is no lease right now; None if there is one, or if the session is over."""
+        problem = super().problem
+        holder = self._holder_in_this_process(problem)
+        if problem is None or holder is None:
+            return problem
+        # The daemon would have it wait for the end of this process.
+        remedy = (
+            f"this process holds it with its session of rank {holder.rank} of {holder.job}: close that session,"
+            " or give this one another gpu"
+        )
+        return _native.Problem(problem.code, problem.message, remedy)
+
+    def _holder_in_this_process(self, problem: Optional[_native.Problem]) -> Optional[Session]:
+        if problem is None or problem.code != _GPU_HELD:
+            return None
+        others = [other for other in _open_sessions() if other is not self and other.gpu is not None]
+        return next((other for other in others if other._lease_in_words() in problem.message), None)
+
+    def _waits_for_closed_one(self) -> bool:
+        # The daemon learns of its end a little later than this process.
+        problem = super().problem
+        if problem is None or problem.code != _GPU_HELD or self._holder_in_this_process(problem) is not None:
             return False
-        for former in list(_open_sessions):
-            if (former.job, former.rank) == (self.job, self.rank) and str(former.gpu) in problem.message:
-                former.close()
-                return True
-        return False
+        return any(lease in problem.message for lease in list(_held))
+
+    def _lease_in_words(self) -> str:
+        return f"GPU {self.gpu} is held by job {self.job}, rank {self.rank} "
 
     def step(self) -> Span:
         """A step: ``with session.step(): …``, or a decorator of the function that runs one."""
@@ -184,11 +225,17 @@ class Session(_native.Session):
         return type(self).__new__, (type(self),)
 
 
+def _open_sessions() -> list[Session]:
+    # Another thread may open one meanwhile, which no iteration bears.
+    sessions = [session() for session in _sessions.valuerefs()]
+    return [session for session in sessions if session is not None and not session.closed]
+
+
 @atexit.register
 def _end_sessions() -> None:
     # CUDA must still be loaded: nothing may wait for a GPU whose driver library is being torn down.
     _native.wait_for_gpu(_LAST_PATIENCE_S)
-    for session in list(_open_sessions):
+    for session in _open_sessions():
         session.close()
 
 

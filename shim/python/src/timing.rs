@@ -1,7 +1,7 @@
 //! When a call counts: at once, when the device has come to rest, or when the GPU gets to it.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pfo::{Call, Stream, StreamOrdered, Told};
 use pyo3::exceptions::{PyException, PyValueError};
@@ -44,6 +44,7 @@ impl Timed {
                 session,
                 synchronize,
                 ordinal: OnceLock::new(),
+                has_told: AtomicBool::new(false),
                 captured: AtomicU64::new(0),
             }),
             Timing::Stream(stream) => Self::Stream(StreamOrdered::new(session), stream),
@@ -110,12 +111,14 @@ pub(crate) struct OnDevice {
     synchronize: Py<PyAny>,
     /// The CUDA ordinal of the leased GPU, once the process has a context on it; none if CUDA does not say.
     ordinal: OnceLock<Option<u32>>,
+    /// Whether a call was made before there was a context.
+    has_told: AtomicBool,
     captured: AtomicU64,
 }
 
 impl OnDevice {
     fn tell(&self, py: Python<'_>, call: Call) -> PyResult<Told> {
-        match self.wait(py)? {
+        match self.wait(py, call)? {
             Some(true) => {
                 self.session.tell(call);
                 Ok(Told::ByGpu)
@@ -133,30 +136,38 @@ impl OnDevice {
     }
 
     /// Waits for the leased GPU, and for no other; returns whether it could, and none while a graph is captured.
-    fn wait(&self, py: Python<'_>) -> PyResult<Option<bool>> {
-        let Ok(ordinal) = self.ordinal() else { return Ok(Some(false)) };
-        let waited = self.synchronize.call1(py, (ordinal,)).and_then(|waited| waited.extract(py));
-        waited.or_else(|error| forgive(py, error).map(|()| Some(false)))
-    }
-
-    fn ordinal(&self) -> Result<Option<u32>, String> {
-        match self.ordinal.get() {
-            Some(known) => Ok(*known),
-            None => {
-                let found = pfo::context_ordinal(&self.session)?;
-                Ok(*self.ordinal.get_or_init(|| found))
-            }
+    fn wait(&self, py: Python<'_>, call: Call) -> PyResult<Option<bool>> {
+        // To look for a context costs more than a call, and one that begins to wait in the middle of a step would
+        // spoil its times.
+        if call == Call::StepBegin
+            && self.ordinal.get().is_none()
+            && let Ok(found) = pfo::context_ordinal(&self.session)
+        {
+            self.ordinal.get_or_init(|| found);
         }
+        let Some(ordinal) = self.ordinal.get() else {
+            self.has_told.store(true, Ordering::Relaxed);
+            return Ok(Some(false));
+        };
+        let waited = self.synchronize.call1(py, (*ordinal,)).and_then(|waited| waited.extract(py));
+        waited.or_else(|error| forgive(py, error).map(|()| Some(false)))
     }
 
     fn in_words(&self, py: Python<'_>) -> String {
         let modules = py.import("sys").and_then(|sys| sys.getattr("modules"));
         let has_torch = modules.and_then(|modules| modules.contains("torch")).unwrap_or(false);
-        match self.ordinal() {
-            Err(why) => format!("cpu: {why}"),
-            Ok(_) if !has_torch => "cpu: PyTorch is not imported".to_owned(),
+        let known = self.ordinal.get().copied();
+        let device = match known.map_or_else(|| pfo::context_ordinal(&self.session), Ok) {
+            Err(why) => return format!("cpu: {why}"),
+            Ok(_) if !has_torch => return "cpu: PyTorch is not imported".to_owned(),
             Ok(Some(ordinal)) => format!("device cuda:{ordinal}"),
             Ok(None) => "device".to_owned(),
+        };
+        match known {
+            None if self.has_told.load(Ordering::Relaxed) => {
+                format!("cpu until the next step begins, then {device}")
+            }
+            _ => device,
         }
     }
 }

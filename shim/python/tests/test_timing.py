@@ -175,17 +175,19 @@ def test_the_device_that_is_waited_for_is_the_leased_one_whichever_is_current(re
     assert (cuda.current, cuda.waited_for, session.timing) == (0, [1, 1], "device cuda:1")
 
 
-def test_a_context_that_comes_in_the_middle_of_a_step_is_used_from_the_next_one_on(recorder, cuda):
+@pytest.mark.parametrize(("sync", "timing"), [("stream", "stream on cuda:1"), ("device", "device cuda:1")])
+def test_a_context_that_comes_in_the_middle_of_a_step_is_used_from_the_next_one_on(recorder, cuda, sync, timing):
     cuda.devices(2, [0])
     recorder.gpu = GPU_1.encode()
-    session = pfo_gpu.Session(gpu=GPU_1)
+    session = pfo_gpu.Session(gpu=GPU_1, sync=sync)
     session.step_begin()
     cuda.devices(2, [0, 1])
-    assert session.timing == "cpu until the next step begins, then stream on cuda:1"
+    assert session.timing == f"cpu until the next step begins, then {timing}"
     session.step_end()
+    assert (cuda.recorded, cuda.waited_for, session.counters.untimed) == (0, [], 2)
     cuda.own(1)
     session.step_begin()
-    assert session.timing == "stream on cuda:1"
+    assert (session.timing, cuda.recorded + len(cuda.waited_for)) == (timing, 1)
 
 
 def test_a_gpu_that_cuda_does_not_see_is_said(recorder, cuda):
@@ -252,6 +254,38 @@ def test_a_framework_of_ones_own_names_its_stream(recorder, cuda):
     session.step_begin()
     assert (len(asked), cuda.recorded) == (1, 1)
     cuda.reach(1)
+    recorder.expect("step 0")
+
+
+@pytest.mark.parametrize("torch", ["not imported", "imported for something else"])
+def test_without_pytorch_on_the_gpu_the_stream_is_cupys_current_one(recorder, cuda, monkeypatch, torch):
+    if torch == "not imported":
+        monkeypatch.delitem(sys.modules, "torch")
+    else:
+        monkeypatch.setattr(sys.modules["torch"].cuda, "is_initialized", lambda: False)
+    cuda.devices(2, [0, 1])
+    cuda.own(1)
+    recorder.gpu = GPU_1.encode()
+    asked = []
+    cupy = types.ModuleType("cupy")
+    stream = types.SimpleNamespace(ptr=cuda.stream)
+    cupy.cuda = types.SimpleNamespace(get_current_stream=lambda device: asked.append(device) or stream)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    session = pfo_gpu.Session(gpu=GPU_1)
+    session.step_begin()
+    assert (asked, cuda.asked, cuda.recorded, recorder.marks()) == ([1], [], 1, [])
+    cuda.reach(1)
+    recorder.expect("step 0")
+
+
+def test_without_pytorch_and_cupy_the_stream_is_the_legacy_default_one(recorder, cuda, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    cuda.stream = 0
+    before = cuda.recorded
+    session = pfo_gpu.Session()
+    session.step_begin()
+    assert (cuda.recorded, recorder.marks()) == (before + 1, [])
+    cuda.reach(before + 1)
     recorder.expect("step 0")
 
 

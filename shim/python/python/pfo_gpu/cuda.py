@@ -1,4 +1,4 @@
-"""What PyTorch knows of CUDA, once the trainer has imported it. Nothing here initializes CUDA."""
+"""What PyTorch or CuPy knows of CUDA, once the trainer has imported it. Nothing here initializes CUDA."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def of_framework(device: object) -> object:
 
 
 def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
-    """What returns the handle of the stream that PyTorch works on, for a CUDA ordinal; without PyTorch, that
-    of the default stream."""
+    """What returns the handle of the stream that PyTorch works on, for a CUDA ordinal; without PyTorch, that of
+    CuPy's, and without either that of the legacy default stream."""
     asked = _ordinal(gpu)
     # As in the code that PyTorch's compiler writes: `current_stream()` makes an object each time.
     handle: Optional[Callable[[int], int]] = None
@@ -38,13 +38,17 @@ def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
     def current(ordinal: Optional[int]) -> int:
         nonlocal handle
         torch: Any = sys.modules.get("torch")
+        if ordinal is None:
+            ordinal = asked
         if handle is None:
+            cupy: Any = sys.modules.get("cupy")
+            # A trainer may import PyTorch for something else than its GPU.
+            if cupy is not None and (torch is None or not torch.cuda.is_initialized()):
+                return int(cupy.cuda.get_current_stream(-1 if ordinal is None else ordinal).ptr)
             handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
             if handle is None:
                 return 0
-        if ordinal is None:
-            ordinal = int(torch.cuda.current_device()) if asked is None else asked
-        return handle(ordinal)
+        return handle(int(torch.cuda.current_device()) if ordinal is None else ordinal)
 
     return current
 

@@ -79,11 +79,7 @@ impl SavingsCommand {
         };
         let since_unix_s = self.since.map(|since| since.unix_s(now_unix_s));
         let query = SavingsQuery { job: self.job, uid: self.user, since_unix_s, by };
-        let mut agent = daemons.agent()?;
-        let report = match agent.ask(AgentRequest::Savings(query))? {
-            AgentResponse::Savings(report) => report,
-            other => return Err(agent.unexpected(&other).into()),
-        };
+        let report = ask(daemons, query)?;
         if self.json {
             return output.json(&report);
         }
@@ -92,6 +88,26 @@ impl SavingsCommand {
         }
         let look = output.look();
         output.text(&render(&report, look))
+    }
+}
+
+/// What each plan of one job or of all has saved.
+///
+/// # Errors
+/// If the agent does not answer.
+pub(crate) fn by_plan(
+    daemons: &Daemons,
+    job: Option<JobName>,
+    uid: Option<Uid>,
+) -> Result<SavingsReport, Error> {
+    ask(daemons, SavingsQuery { job, uid, since_unix_s: None, by: SavingsBy::Plan })
+}
+
+fn ask(daemons: &Daemons, query: SavingsQuery) -> Result<SavingsReport, Error> {
+    let mut agent = daemons.agent()?;
+    match agent.ask(AgentRequest::Savings(query))? {
+        AgentResponse::Savings(report) => Ok(*report),
+        other => Err(agent.unexpected(&other).into()),
     }
 }
 

@@ -75,6 +75,29 @@ fn the_figures_of_a_job_are_the_same_after_every_restart_of_the_agent() {
 }
 
 #[test]
+fn what_a_plan_saved_is_in_the_status_also_after_pfod_was_killed() {
+    let mut node = node();
+    let training = in_training(&node);
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "300%"]).printed();
+    let _ = until_compared(&node, 3);
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "--off"]).printed();
+    let line = |node: &Node| {
+        let text = node.pfoctl(&Identity::trainer(), &["status", JOB]).printed();
+        text.lines().find(|line| line.starts_with("Since plan ")).map(str::to_owned)
+    };
+    let before = line(&node).unwrap();
+    assert!(before.contains(" saved, 95 % interval ") || before.contains("no saving"), "{before}");
+    node.kill_daemon();
+    node.start_daemon();
+    training.until_leased(&node);
+    let share = |line: &str| line.split(", in ").next().unwrap().to_owned();
+    node.until_is("what the plan saved", &Some(share(&before)), || {
+        line(&node).map(|line| share(&line))
+    });
+    training.stop();
+}
+
+#[test]
 fn no_joule_is_counted_twice_however_often_the_agent_is_killed() {
     let mut node = node();
     let training = in_training(&node);

@@ -1,10 +1,9 @@
 //! `pfoctl plan swap` and `plan rollback`: change what a job runs, at one step on all of its ranks.
 
 use clap::Args;
-use pfo_protocol::{JobName, Request, Response, SwapTarget, Swapped};
+use pfo_protocol::{JobName, JobStatus, Request, Response, SwapTarget, Swapped};
 
 use super::guard;
-use super::load::load;
 use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::{Agent, Connection, Daemon, Daemons, Patience, Pfod};
 use crate::error::Error;
@@ -13,8 +12,12 @@ use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::planning::plan_file::{LabelArguments, LabelledPlan};
 use crate::status::plan_text::described;
+use crate::status::quantity::span;
 use crate::text::harmless;
 use crate::waiting::Waiting;
+
+/// A step that is further ahead is remarked on.
+const FAR_STEPS: u64 = 10_000;
 
 /// Swap the plan of a running job, at the same step on all of its ranks
 ///
@@ -26,7 +29,7 @@ pub(crate) struct Swap {
     #[command(flatten)]
     job: JobArguments,
 
-    /// Load this plan first; - reads standard input [default: the plan that is loaded]
+    /// The plan; - reads standard input [default: the plan that is loaded]
     #[arg(value_name = "PLAN.json", conflicts_with = "default_clocks")]
     plan: Option<String>,
 
@@ -73,24 +76,28 @@ pub(crate) struct AnswerArguments {
 }
 
 impl Swap {
-    /// Loads the plan, if there is one, and swaps.
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let plan = self.plan.as_ref().map(|name| self.label.read(name)).transpose()?;
         if let Some(agent) = fleet::of_whole_job(daemons, &self.job) {
             return self.swap_whole_job(agent, plan, output);
         }
-        let mut pfod = daemons.pfod()?;
-        if let Some(plan) = plan {
-            load(plan, &self.job, &mut pfod)?;
-        }
-        let target = match self.default_clocks {
-            true => SwapTarget::DefaultClocks,
-            false => SwapTarget::Loaded,
-        };
         // A plan that is not guarded, although that was asked for, must not run.
         let guard = self.guard.is_some().then(|| guard::set(daemons, &self.job, self.guard));
         guard.transpose()?;
-        self.answer.swap(&mut pfod, &self.job, target, self.at_step, output)
+        let mut pfod = daemons.pfod()?;
+        self.answer.swap(&mut pfod, &self.job, self.target(plan), self.at_step, output)?;
+        match self.at_step.filter(|_| !self.answer.json) {
+            Some(step) => self.say_if_far(step, &mut pfod, output),
+            None => Ok(()),
+        }
+    }
+
+    fn target(&self, plan: Option<LabelledPlan>) -> SwapTarget {
+        match plan {
+            Some(LabelledPlan { label, table }) => SwapTarget::Table { label, table },
+            None if self.default_clocks => SwapTarget::DefaultClocks,
+            None => SwapTarget::Loaded,
+        }
     }
 
     fn swap_whole_job(
@@ -99,13 +106,20 @@ impl Swap {
         plan: Option<LabelledPlan>,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let target = match plan {
-            Some(LabelledPlan { label, table }) => SwapTarget::Table { label, table },
-            None if self.default_clocks => SwapTarget::DefaultClocks,
-            None => SwapTarget::Loaded,
-        };
         let terms = fleet::Terms { at_step: self.at_step, guard: self.guard };
-        fleet::swap(agent, &self.job, (target, terms), &self.answer, output)
+        fleet::swap(agent, &self.job, (self.target(plan), terms), &self.answer, output)
+    }
+
+    /// A step that is far ahead may be a slip of the hand.
+    fn say_if_far(
+        &self,
+        step: u64,
+        pfod: &mut Connection<Pfod>,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        let jobs = pfod.status()?.jobs;
+        let far = self.job.find(&jobs).and_then(|job| far_ahead(step, job));
+        far.map_or(Ok(()), |line| output.text(&line))
     }
 }
 
@@ -178,7 +192,7 @@ impl AnswerArguments {
             output.text(&sentence(job.name(), swapped, self.wait))?;
         }
         let &Swapped { changed, ranks, step, .. } = swapped;
-        match self.wait && changed < ranks {
+        match self.wait && (changed < ranks || ranks == 0) {
             true => Err(BadOutcome::NotAllChanged { changed, ranks, step }.into()),
             false => Ok(()),
         }
@@ -203,6 +217,17 @@ pub(crate) fn ask_patiently<D: Daemon>(
     Ok(response?)
 }
 
+/// How far a step is from the one that the job is in, if that is far.
+fn far_ahead(step: u64, job: &JobStatus) -> Option<String> {
+    let newest = job.ranks.iter().filter_map(|rank| rank.step).max()?;
+    let ahead = step.checked_sub(newest).filter(|ahead| *ahead > FAR_STEPS)?;
+    let step_s = job.windows.last().map(|window| window.iteration_time_s);
+    let in_time = step_s.map_or_else(String::new, |step_s| {
+        format!(", about {} at the present pace", span(ahead as f64 * step_s))
+    });
+    Some(format!("that is {ahead} steps ahead{in_time}; another swap replaces this one\n"))
+}
+
 /// What was decided or done.
 fn sentence(job: &JobName, swapped: &Swapped, waited: bool) -> String {
     let plan = swapped.plan.as_ref().map_or_else(|| "default clocks".to_owned(), described);
@@ -218,7 +243,10 @@ fn sentence(job: &JobName, swapped: &Swapped, waited: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::RankStatus;
+
     use super::*;
+    use crate::status::measured::tests as measured;
 
     fn swapped(ranks: u32, changed: u32) -> Swapped {
         Swapped { plan: None, step: 12, ranks, changed }
@@ -235,5 +263,20 @@ mod tests {
             sentence(&job, &swapped(4, 4), true),
             "job j: default clocks since step 12, on 4 of 4 ranks on this node\n"
         );
+    }
+
+    #[test]
+    fn a_step_that_is_far_ahead_is_remarked_on_with_its_time() {
+        let status: pfo_protocol::Status =
+            serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
+        let ranks = vec![RankStatus { step: Some(7), ..status.jobs[0].ranks[0].clone() }];
+        let job = JobStatus { ranks, ..measured::job(Vec::new()) };
+        assert_eq!(far_ahead(7 + FAR_STEPS, &job), None);
+        assert_eq!(far_ahead(3, &job), None);
+        let line = far_ahead(100_000_000, &job).unwrap();
+        assert!(line.starts_with("that is 99999993 steps ahead; "), "{line}");
+        let windows = vec![measured::window(None, 10, 0.5, 100.0)];
+        let line = far_ahead(u64::MAX, &JobStatus { windows, ..job }).unwrap();
+        assert!(line.contains("steps ahead, about "), "{line}");
     }
 }

@@ -1,6 +1,7 @@
 //! The arguments that describe the pipeline to plan for, beside its profile.
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pfo_planner::{
     Delays, Instruction, LatencyByClock, Order, Pipeline, Profile, Schedule, Settings,
 };
@@ -19,13 +20,18 @@ pub(crate) struct PipelineArguments {
     schedule: ScheduleArguments,
 }
 
+/// The schedules that have a name of their own.
+pub(crate) fn schedule() -> impl TypedValueParser<Value = Schedule> {
+    let named = Schedule::ALL.into_iter().filter(|schedule| *schedule != Schedule::Custom);
+    PossibleValuesParser::new(named.map(Schedule::name)).try_map(|name| name.parse())
+}
+
 /// A schedule and what it depends on.
 #[derive(Args)]
 pub(crate) struct ScheduleArguments {
-    /// Order in which stages run their instructions: 1f1b, gpipe, early-recomputation-1f1b,
-    /// envpipe, zb-h1, zb-v, dualpipe-v, dualpipe or interleaved-1f1b [default: 1f1b; `tune` takes the
-    /// order that the job runs]
-    #[arg(long, value_name = "NAME")]
+    /// Order in which stages run their instructions [default: 1f1b; `tune` takes the order that the job
+    /// runs]
+    #[arg(long, value_name = "NAME", value_parser = schedule())]
     schedule: Option<Schedule>,
 
     /// File with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction":

@@ -1,30 +1,10 @@
 //! What the ledger of pfo-agent has of a job, whether it runs or has ended.
 
-use pfo_protocol::{
-    AgentRequest, AgentResponse, SavedEnergy, Savings, SavingsBy, SavingsQuery, SavingsReport,
-};
+use pfo_protocol::{SavedEnergy, Savings, SavingsReport};
 
 use super::html::{element, table};
-use crate::arguments::JobArguments;
-use crate::daemons::Daemons;
-use crate::error::Error;
 use crate::savings::share;
 use crate::status::quantity::{percent, span, watt_hours};
-
-/// The plans that a job ran, as the ledger has them.
-///
-/// # Errors
-/// If the agent does not answer.
-pub(super) fn ask(daemons: &Daemons, job: &JobArguments) -> Result<SavingsReport, Error> {
-    let selector = job.selector();
-    let (job, uid) = (Some(selector.job), selector.uid);
-    let query = SavingsQuery { job, uid, since_unix_s: None, by: SavingsBy::Plan };
-    let mut agent = daemons.agent()?;
-    match agent.ask(AgentRequest::Savings(query))? {
-        AgentResponse::Savings(report) => Ok(*report),
-        other => Err(agent.unexpected(&other).into()),
-    }
-}
 
 /// A row for each plan, with its interval.
 pub(super) fn section(ledger: &SavingsReport) -> String {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use pfo_planner::{Combine, Frontier, Noise, Plan, Profile, Schedule};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClockTable, JobStatus, ProfileSelector, Request, Response,
+    AgentRequest, AgentResponse, ClockTable, JobSelector, JobStatus, ProfileSelector, Request,
+    Response,
 };
 
 use self::page::Known;
@@ -19,10 +20,11 @@ use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::Output;
 use crate::planning::measured::Measured;
+use crate::planning::pipeline::schedule;
 use crate::planning::{clock_table, file, frontier_file};
 use crate::profile::stored::described;
 use crate::status::Both;
-use crate::user;
+use crate::{savings, user};
 
 /// Write a page about a job: plan, savings, what limits them, and pictures
 ///
@@ -44,7 +46,7 @@ pub(crate) struct Report {
     frontier: Option<String>,
 
     /// Schedule of the plan, if its order is not that of the frontier
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = schedule())]
     schedule: Option<Schedule>,
 
     /// For how many seconds to look at clocks and power of the job's GPUs; 0 leaves the picture out
@@ -93,7 +95,8 @@ pub(crate) fn write(
     name: &str,
 ) -> Result<(), Error> {
     let mut both = Both::ask(daemons)?;
-    let ledger = ledger::ask(daemons, arguments).map_err(|error| error.to_string());
+    let JobSelector { job, uid } = arguments.selector();
+    let ledger = savings::by_plan(daemons, Some(job), uid).map_err(|error| error.to_string());
     let Some(job) = arguments.find(&both.pfod.jobs).cloned() else {
         let ended = ledger.ok().filter(|ledger| !ledger.rows.is_empty());
         let ended = ended.ok_or_else(|| arguments.missing())?;
@@ -141,7 +144,7 @@ fn plan_of(table: &ClockTable, schedule: Option<Schedule>, frontier: Option<&Fro
 }
 
 fn plan_in_force(daemons: &Daemons, job: &JobStatus) -> Result<Option<ClockTable>, Error> {
-    let selector = pfo_protocol::JobSelector { job: job.job.clone(), uid: Some(job.uid) };
+    let selector = JobSelector { job: job.job.clone(), uid: Some(job.uid) };
     let mut pfod = daemons.pfod()?;
     match pfod.ask(Request::PlanRead(selector))? {
         Response::Plan(table) => Ok(table),

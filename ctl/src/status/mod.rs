@@ -16,18 +16,19 @@ pub(crate) mod quantity;
 pub(crate) mod rank_table;
 pub(crate) mod table;
 pub(crate) mod uuid;
+mod whole_life;
 
 use std::time::Duration;
 
 use clap::Args;
-use pfo_protocol::{AgentStatus, JobName, Status, Uid, WatchedJob};
+use pfo_protocol::{AgentStatus, JobName, SavingsRow, Status, Uid, WatchedJob};
 use serde::Serialize;
 
 use crate::arguments::NoSuchJob;
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
-use crate::user;
+use crate::{savings, user};
 
 /// The columns whose headers do not explain them. A column without any entry is left out.
 pub(crate) const COLUMNS: &str = "\
@@ -98,15 +99,15 @@ impl StatusCommand {
                 return output.json(&both.printed());
             }
             let look = output.look();
-            return output.text(&both.render(&user::name_of, look));
+            return output.text(&both.render(&self.ledger(&both, daemons), &user::name_of, look));
         };
         let mut both = Ok(both);
         loop {
             match both {
                 Ok(both) if self.json => output.json_line(&both.printed())?,
                 Ok(both) => {
-                    let look = output.look();
-                    output.refresh(&both.render(&user::name_of, look))?;
+                    let (ledger, look) = (self.ledger(&both, daemons), output.look());
+                    output.refresh(&both.render(&ledger, &user::name_of, look))?;
                 }
                 // A watch shows the daemon again after a restart.
                 Err(error) => output.trouble(&error)?,
@@ -126,6 +127,20 @@ impl StatusCommand {
         }
         Ok(both)
     }
+
+    /// What plans saved, if a job runs one. An agent that does not answer costs only what it knows.
+    fn ledger(&self, both: &Both, daemons: &Daemons) -> Vec<SavingsRow> {
+        if both.agent.is_err() || both.pfod.jobs.iter().all(|job| job.plan.is_none()) {
+            return Vec::new();
+        }
+        let job = self.job.clone().or(self.named.clone());
+        savings::by_plan(daemons, job, None).map(|report| report.rows).unwrap_or_default()
+    }
+}
+
+/// Jobs of Slurm have numbers for names, and come in the order of these.
+fn in_order(name: &JobName) -> (Option<u64>, String) {
+    (name.as_str().parse().ok(), name.to_string())
 }
 
 /// An interval as `--watch` takes it.
@@ -140,7 +155,8 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 impl Both {
     /// An agent that does not answer costs only what it knows.
     pub(crate) fn ask(daemons: &Daemons) -> Result<Self, Error> {
-        let pfod = daemons.pfod()?.status()?;
+        let mut pfod = daemons.pfod()?.status()?;
+        pfod.jobs.sort_by_key(|job| (job.uid, in_order(&job.job)));
         let agent = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
         Ok(Self { pfod, agent })
     }
@@ -163,7 +179,7 @@ impl Both {
 
     /// The status as people read it: what needs attention first, then machine before job before
     /// rank.
-    fn render(&self, user: &dyn Fn(Uid) -> String, look: Look) -> String {
+    fn render(&self, ledger: &[SavingsRow], user: &dyn Fn(Uid) -> String, look: Look) -> String {
         let Self { pfod, agent } = self;
         let mut first = daemon::pfod_line(&pfod.daemon);
         first.extend(agent.as_ref().ok().map(daemon::agent_line));
@@ -178,6 +194,7 @@ impl Both {
             let fleet = watched.iter().find(own).and_then(|watched| watched.fleet.as_ref());
             parts.extend(node_table::render(job, fleet, user, look));
             parts.extend(measured_table::render(job, user, look));
+            parts.extend(whole_life::render(job, ledger));
             parts.extend(rank_table::render(job, &pfod.gpus, user, look));
         }
         parts.join("\n")
@@ -197,7 +214,7 @@ mod tests {
     }
 
     fn render(pfod: &Status, look: Look) -> String {
-        Both { pfod: pfod.clone(), agent: Ok(agent()) }.render(&user, look)
+        Both { pfod: pfod.clone(), agent: Ok(agent()) }.render(&[], &user, look)
     }
 
     fn user(uid: Uid) -> String {
@@ -217,7 +234,7 @@ mod tests {
         }
         let mut agent = agent();
         agent.jobs.clear();
-        let text = Both { pfod: status, agent: Ok(agent) }.render(&user, Look::default());
+        let text = Both { pfod: status, agent: Ok(agent) }.render(&[], &user, Look::default());
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
@@ -278,6 +295,17 @@ mod tests {
         assert_eq!(both.pfod.jobs.len(), 1);
         assert_eq!(both.pfod.gpus.len(), 4);
         assert_eq!(both.agent.unwrap().jobs.len(), 1);
+    }
+
+    #[test]
+    fn jobs_with_numbers_for_names_come_in_their_order() {
+        let names = ["11", "b", "3", "005", "a"].map(|name| name.parse::<JobName>().unwrap());
+        let mut sorted: Vec<_> = names.iter().collect();
+        sorted.sort_by_key(|name| in_order(name));
+        assert_eq!(
+            sorted.iter().map(|name| name.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "3", "005", "11"]
+        );
     }
 
     #[test]

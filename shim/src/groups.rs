@@ -1,4 +1,4 @@
-//! Who chose the groups of this process, and so what helps where the group `pfo` is missing.
+//! Who chose the groups of this process, and so what helps where that of the socket is missing.
 
 use std::path::Path;
 
@@ -27,14 +27,15 @@ impl GroupsFrom {
         match self {
             Self::Container => {
                 "start the container with the group of the socket: `--group-add keep-groups` \
-                 (Podman without root, by a user in group pfo), or `--group-add` with the number \
-                 of the group pfo"
+                 (Podman without root, by a user in that group), or `--group-add` with its number"
             }
             Self::Slurm => {
-                "add the user to the group pfo, wait until Slurm looks it up again \
+                "add the user to the group of the socket (pfo, unless the site chose another), wait until Slurm looks it up again \
                  (GroupUpdateTime, 10 minutes by default), and submit the job again"
             }
-            Self::Login => "add the user to the group pfo and log in again",
+            Self::Login => {
+                "add the user to the group of the socket (pfo, unless the site chose another) and log in again"
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Why a daemon gave no response, as a sentence, a remedy and an exit code.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
+use nix::unistd::{Gid, Group};
 use pfo_protocol::{FrameError, Refusal, VERSION};
 
 use super::daemon::Which;
@@ -95,7 +97,9 @@ impl Explained for ConnectionError {
             Self::NotASocket { which, .. } => {
                 Some(format!("name its socket with {}", which.named_by()))
             }
-            Self::Closed { user, .. } => Some(how_to_get_in(user, user::own().0 == 0)),
+            Self::Closed { socket, user, .. } => {
+                Some(how_to_get_in(user, user::own().0 == 0, &group_of(socket)))
+            }
             Self::NoAnswer { which, .. } | Self::Vanished { which, .. } => Some(format!(
                 "see `systemctl status {which}` and `journalctl -u {which}`\n{}",
                 which.not_needed_for()
@@ -116,16 +120,24 @@ impl Explained for ConnectionError {
     }
 }
 
+/// The group that may open a socket, which is another than `pfo` where a site wants that.
+fn group_of(socket: &Path) -> String {
+    let gid = socket.metadata().map(|found| Gid::from_raw(found.gid()));
+    let name = |gid: Gid| {
+        Group::from_gid(gid).ok().flatten().map_or_else(|| gid.to_string(), |group| group.name)
+    };
+    gid.map_or_else(|_| "pfo".to_owned(), name)
+}
+
 /// Root of the node opens every socket: one that may not is root of a container.
-fn how_to_get_in(user: &str, is_root: bool) -> String {
+fn how_to_get_in(user: &str, is_root: bool, group: &str) -> String {
     if is_root {
         return "this process is root in a user namespace only: start the container with the \
                 socket's group (podman: `--group-add keep-groups`)"
             .to_owned();
     }
     format!(
-        "members of group pfo may (of pfo-admin, to administer): have an administrator run \
-         `usermod -aG pfo {user}`, then {}",
+        "members of group {group} may: have an administrator run `usermod -aG {group} {user}`, then {}",
         user::how_to_use_new_groups()
     )
 }

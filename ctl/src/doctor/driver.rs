@@ -1,18 +1,21 @@
 //! The driver's library: whether it works, and the state of its GPUs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use pfo_protocol::Mhz;
+use serde::Deserialize;
 
 use super::finding::Finding;
 use super::gpu::Condition;
+use super::root::Root;
 use crate::nvml::{self, Library, in_time, is_split};
 
 const CHECK: &str = "driver";
+const CONFIG: &str = "/etc/pfo/pfod.toml";
 
 /// What the driver reported.
 pub(crate) struct Driver {
@@ -20,6 +23,26 @@ pub(crate) struct Driver {
     pub(crate) findings: Vec<Finding>,
     /// The GPUs that answered.
     pub(crate) gpus: Vec<Condition>,
+}
+
+/// The library that `pfod` loads, if this user may read its configuration.
+pub(crate) fn library(root: &Root, config: Option<&str>) -> PathBuf {
+    let text = root.read(config.unwrap_or(CONFIG)).unwrap_or_default();
+    let config: Config = toml::from_str(&text).unwrap_or_default();
+    config.driver.library.unwrap_or_else(|| PathBuf::from("libnvidia-ml.so.1"))
+}
+
+/// What is read of pfod's configuration; whatever else it says is pfod's business.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    driver: DriverConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DriverConfig {
+    library: Option<PathBuf>,
 }
 
 /// Loads the library and asks every GPU.
@@ -124,4 +147,27 @@ fn sm_clocks(device: &Device<'_>) -> Option<[Mhz; 3]> {
         _ => [now, device.max_clock_info(Clock::SM).ok()?],
     };
     Some([now, lowest, highest].map(Mhz))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_library_is_the_one_of_the_configuration_wherever_and_whatever_that_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path().to_owned());
+        let usual = Path::new("libnvidia-ml.so.1");
+        assert_eq!(library(&root, None), usual);
+        fs::create_dir_all(root.path("/etc/pfo")).unwrap();
+        let write = |name: &str, text: &str| fs::write(root.path(name), text).unwrap();
+        write(CONFIG, "[driver]\nlibrary = '/opt/nvml.so'\n[lease]\nmin_mhz = 3\n");
+        write("/etc/other.toml", "[driver]\nlibrary = '/other.so'\n");
+        assert_eq!(library(&root, None), Path::new("/opt/nvml.so"));
+        assert_eq!(library(&root, Some("/etc/other.toml")), Path::new("/other.so"));
+        write(CONFIG, "not TOML");
+        assert_eq!(library(&root, None), usual);
+    }
 }

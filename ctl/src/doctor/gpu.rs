@@ -183,7 +183,12 @@ fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Fi
                  driver does not report locks, and restore_to_mhz has the same effect)",
                 condition.index
             ),
-            "`pfoctl clocks reset --all` resets every lock, also those of others",
+            format!(
+                "`pfoctl clocks reset --all` resets it. If it is meant to stay, say so with \
+                 restore_to_mhz = [{}, {}] and max_mhz = {} in pfod.toml: plans replace a lock, and \
+                 NVML does not tell what it was",
+                lowest.0, now.0, now.0
+            ),
         )
     })
 }

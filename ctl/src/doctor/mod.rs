@@ -34,9 +34,9 @@ use crate::text::harmless;
 /// if something is wrong; a warning does not change it.
 #[derive(Args)]
 pub(crate) struct Doctor {
-    /// The NVML library, as driver.library of pfod's configuration names it
-    #[arg(long, value_name = "LIBRARY", default_value = "libnvidia-ml.so.1")]
-    nvml: PathBuf,
+    /// The NVML library [default: driver.library of pfod's configuration]
+    #[arg(long, value_name = "LIBRARY")]
+    nvml: Option<PathBuf>,
 
     /// Print JSON: an array with the name of each check, its level (ok, unknown, warning or wrong),
     /// the finding and the remedy
@@ -51,7 +51,7 @@ pub(crate) struct Doctor {
 impl Doctor {
     /// Examines and prints.
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        let findings = examine(&Root::at(self.root), &self.nvml, daemons);
+        let findings = examine(&Root::at(self.root), self.nvml, daemons);
         if self.json {
             output.json(&findings)?;
         } else {
@@ -65,16 +65,18 @@ impl Doctor {
     }
 }
 
-fn examine(root: &Root, nvml: &std::path::Path, daemons: &Daemons) -> Vec<Finding> {
+fn examine(root: &Root, nvml: Option<PathBuf>, daemons: &Daemons) -> Vec<Finding> {
     let mut findings = kernel_module::check(root);
-    let driver = driver::ask(nvml);
-    findings.extend(driver.findings);
     let service = unit::show("pfod.service");
     findings.extend(unit::check_service(Which::Pfod, &service));
     findings.extend(sockets::check(Which::Pfod, daemons));
     let status = daemons.pfod().and_then(|mut pfod| pfod.status()).map_err(Error::from);
     findings.extend(daemon::check(&status));
     let status = status.ok();
+    let config = status.as_ref().and_then(|status| status.daemon.config.file.as_deref());
+    let nvml = nvml.unwrap_or_else(|| driver::library(root, config));
+    let driver = driver::ask(&nvml);
+    findings.extend(driver.findings);
     let pid = status.as_ref().map(|status| status.daemon.pid);
     let pid = pid.or_else(|| service.ok().and_then(|service| service.main_pid()));
     match pid {

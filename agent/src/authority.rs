@@ -267,13 +267,15 @@ impl Permit {
                 ),
                 "say whose with --user",
             )),
-            _ => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("there is no job {name} of user {owner} on this node"),
-                "see `pfoctl status` for the jobs that are",
-            )),
+            (_, None) if self.everyone => Err(unknown(&format!("nobody has a job {name}"))),
+            _ => Err(unknown(&format!("user {owner} has no job {name}"))),
         }
     }
+}
+
+fn unknown(what: &str) -> Refusal {
+    let message = format!("{what} on this node");
+    Refusal::new(RefusalCode::UnknownJob, message, "`pfoctl status` lists the jobs")
 }
 
 #[cfg(test)]

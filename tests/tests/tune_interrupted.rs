@@ -235,3 +235,17 @@ fn after_both_were_killed_nothing_continues_that_nobody_waits_for() {
     tuned.training.stop();
     both_are_killed_in(Phase::Verification).training.stop();
 }
+
+#[test]
+fn a_second_tune_that_is_killed_takes_the_sweep_from_nobody() {
+    let tuned = Tuning::start();
+    let first = tuned.tune(Phase::Sweep, &QUICKLY);
+    tuned.until_in(Phase::Sweep);
+    let mut second = tuned.tune(Phase::Sweep, &QUICKLY);
+    // Nothing shows that it waits for the sweep, too.
+    std::thread::sleep(Duration::from_secs(2));
+    second.kill().unwrap();
+    second.wait().unwrap();
+    tuned.finish(first);
+    tuned.training.stop();
+}

@@ -2,7 +2,7 @@
 
 mod elsewhere;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -67,8 +67,8 @@ struct Now {
     state: SweepState,
     run: Run,
     task: Option<AbortHandle>,
-    /// The attendant without whom it is paused.
-    attendant: Option<Attendant>,
+    /// The attendants, without whom it is paused; none if it goes on by itself.
+    attendants: BTreeSet<Attendant>,
 }
 
 /// One run of a sweep, from its begin or a pause to the next pause or its end. What a former run
@@ -83,7 +83,7 @@ impl Run {
 }
 
 /// A client that waits for a sweep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Attendant(u64);
 
 static ATTENDANTS: AtomicU64 = AtomicU64::new(0);
@@ -100,7 +100,7 @@ impl Sweeps {
             let key = record.key();
             if record.attended && record.pause.is_none() {
                 let why =
-                    "the agent was restarted, and who waited for the sweep is gone; resume it";
+                    "pfo-agent was restarted, and nobody waits for the sweep any more; resume it";
                 let why = why.to_owned();
                 record.pause = Some(Pause { why: Some(why) });
             }
@@ -207,7 +207,7 @@ impl Sweep {
             None => SweepState::Running,
         };
         let (changed, run) = (0, Run::default());
-        let now = Now { record, changed, state, run, task: None, attendant: None };
+        let now = Now { record, changed, state, run, task: None, attendants: BTreeSet::new() };
         let (changes, _) = watch::channel(0);
         Arc::new(Self { now: Mutex::new(now), restored, changes, means: Arc::clone(means) })
     }
@@ -270,7 +270,7 @@ impl Sweep {
         Ok(now.record.status(now.state.clone()))
     }
 
-    /// Continues it until its attendant leaves. To be called on the runtime, or on a thread of it.
+    /// Continues it until its last attendant leaves. To be called on the runtime, or on a thread of it.
     ///
     /// # Errors
     /// If it is over, or its state cannot be kept on disk.
@@ -284,14 +284,17 @@ impl Sweep {
         Ok(attendant)
     }
 
-    /// Pauses it if this attendant is the one that it continues for.
+    /// Pauses it if this is the last attendant that it continues for.
     pub(crate) fn leave(&self, attendant: Attendant) {
         let mut now = self.now();
         let continues = matches!(now.state, SweepState::Running | SweepState::Waiting { .. });
-        if continues && now.attendant == Some(attendant) {
+        if now.attendants.remove(&attendant) && now.attendants.is_empty() && continues {
             self.pause(
                 &mut now,
-                Some("who waited for the sweep is gone; tune again, or resume it".into()),
+                Some(
+                    "nobody waits for it any more; `pfoctl tune` again, or `pfoctl profile resume`"
+                        .into(),
+                ),
             );
         }
     }
@@ -308,7 +311,12 @@ impl Sweep {
         self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
         now.record = record;
         now.changed = now.changed.wrapping_add(1);
-        now.attendant = attendant;
+        match attendant {
+            Some(attendant) => {
+                now.attendants.insert(attendant);
+            }
+            None => now.attendants.clear(),
+        }
         if matches!(now.state, SweepState::Paused { .. }) {
             self.enter(&mut now, SweepState::Running);
             drop(now);

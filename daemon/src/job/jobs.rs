@@ -171,7 +171,7 @@ impl Jobs {
         let JobSelector { job: name, uid } = selector;
         panic_in_tests(name, "panics-in-request");
         if let Some(owner) = uid.filter(|owner| !any && *owner != own) {
-            return Err(Self::unknown(name, owner));
+            return Err(Self::unknown(name, Some(owner)));
         }
         let known = lock(&self.known);
         if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
@@ -186,17 +186,15 @@ impl Jobs {
                     format!("several users have a job {name}, among them {one} and {other}");
                 Err(Refusal::new(RefusalCode::UnknownJob, message, "name its user with --user"))
             }
-            (None, _) => Err(Self::unknown(name, uid.unwrap_or(own))),
+            (None, _) => Err(Self::unknown(name, uid.or((!any).then_some(own)))),
         }
     }
 
     /// A refusal for a job that does not exist, or that the caller may not see.
-    fn unknown(name: &JobName, owner: Uid) -> Refusal {
-        Refusal::new(
-            RefusalCode::UnknownJob,
-            format!("user {owner} has no job {name} on this node"),
-            "`pfoctl status` lists the jobs",
-        )
+    fn unknown(name: &JobName, owner: Option<Uid>) -> Refusal {
+        let who = owner.map_or_else(|| "nobody".to_owned(), |owner| format!("user {owner}"));
+        let message = format!("{who} has no job {name} on this node");
+        Refusal::new(RefusalCode::UnknownJob, message, "`pfoctl status` lists the jobs")
     }
 
     /// How many instructions another plan of this user may have.

@@ -81,7 +81,7 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     Ok(page)
 }
 
-/// Each MESSAGE_ID, with its subject in the journal's catalog.
+/// Each `MESSAGE_ID`, with its subject in the journal's catalog.
 fn journal(page: &mut Roff) {
     let catalog = concat!(
         include_str!("../../../systemd/pfo-agent.catalog"),

@@ -94,7 +94,7 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     Ok(page)
 }
 
-/// Each MESSAGE_ID, with its subject in the journal's catalog.
+/// Each `MESSAGE_ID`, with its subject in the journal's catalog.
 fn journal(page: &mut Roff) {
     let catalog = include_str!("../../../systemd/pfod.catalog");
     let subject = |id: &str| {

@@ -153,7 +153,7 @@ impl fmt::Display for Finding {
             Self::Outlier { frequency_mhz, quantity, measured, expected } => write!(
                 f,
                 "{quantity} at {frequency_mhz} is {}, {} off what its neighbours say; measure it \
-                 again",
+                 again, unless a power limit or heat held this clock down",
                 Amount(*quantity, *measured),
                 Percent(measured / expected - 1.0)
             ),

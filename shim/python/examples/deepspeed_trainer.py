@@ -1,6 +1,8 @@
 """A pipeline of DeepSpeed's, in which every forward and backward has its GPU clock.
 
-    deepspeed --num_gpus 4 deepspeed_trainer.py
+    PFO_JOB=JOB deepspeed --num_gpus 4 deepspeed_trainer.py
+
+Without GPUs, DS_ACCELERATOR=cpu as well; DeepSpeed then compiles a part of itself, which takes minutes.
 """
 
 import deepspeed

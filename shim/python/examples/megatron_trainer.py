@@ -1,6 +1,8 @@
 """A pipeline of Megatron-Core's, in which every forward and backward has its GPU clock.
 
     PFO_JOB=JOB torchrun --nproc-per-node 4 megatron_trainer.py
+
+Requires GPUs: Megatron-Core's schedules know no other device.
 """
 
 import os

@@ -11,7 +11,9 @@ import pytest
 from node import until
 
 import pfo_gpu
+import pfo_gpu.integrations.accelerate
 import pfo_gpu.integrations.deepspeed
+import pfo_gpu.integrations.huggingface
 import pfo_gpu.integrations.pipelining
 import pfo_gpu.integrations.torchtitan
 from pfo_gpu.integrations import releases
@@ -433,6 +435,87 @@ def test_an_engine_that_cannot_be_changed_is_left_alone_and_its_session_closed(r
     assert pfo_gpu.integrations.deepspeed.follow(engine) is None
     assert vars(engine) == {} and len(warnings()) == 1 and "it is frozen" in warnings()[0]
     recorder.expect("goodbye")
+
+
+class Hooked:
+    """A model with PyTorch's hooks."""
+
+    def __init__(self):
+        self.hooks = []
+
+    def register_forward_hook(self, hook, **options):
+        self.hooks.append(hook)
+        return SimpleNamespace(remove=lambda: self.hooks.remove(hook))
+
+    register_forward_pre_hook = register_forward_hook
+
+
+class Accelerator(SimpleNamespace):
+    """An `Accelerator`, which may be frozen."""
+
+    frozen = False
+
+    def __init__(self):
+        super().__init__(_models=[Hooked()], _optimizers=[Optimizer()], sync_gradients=True)
+        vars(self).update(distributed_type="NO", process_index=0, num_processes=1, device="cpu")
+        self.gradient_accumulation_steps = 1
+
+    def __setattr__(self, name, value):
+        if self.frozen and name == "backward":
+            raise TypeError("it is frozen")
+        super().__setattr__(name, value)
+
+    def backward(self, loss):
+        return loss
+
+
+class Trainer:
+    """A `Trainer` of Transformers."""
+
+    def __init__(self, accelerator):
+        self.args = SimpleNamespace(n_gpu=1, process_index=0, world_size=1, gradient_accumulation_steps=1, device="cpu")
+        self.accelerator, self.callbacks = accelerator, []
+        self.add_callback, self.remove_callback = self.callbacks.append, self.callbacks.remove
+
+    def compute_loss(self, model):
+        return model
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_trainer_of_transformers_is_followed_wholly_or_not_at_all(recorder, warnings, monkeypatch, frozen):
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=object))
+    trainer = Trainer(Accelerator())
+    trainer.accelerator.frozen = frozen
+    session = pfo_gpu.integrations.huggingface.follow(trainer)
+    if frozen:
+        assert session is None and "it is frozen" in warnings()[0]
+        assert trainer.callbacks == [] and "compute_loss" not in vars(trainer)
+        recorder.expect("goodbye")
+        return
+    (hooks,) = trainer.callbacks
+    hooks.on_step_begin()
+    assert trainer.compute_loss(3) == 3 and trainer.accelerator.backward(4) == 4
+    hooks.on_step_end()
+    forwards = ["forward 0", "end of forward 0", "backward 0", "end of backward 0"]
+    recorder.expect("step 0", *forwards, "end of step 0")
+    assert pfo_gpu.integrations.huggingface.follow(trainer) is session and len(trainer.callbacks) == 1
+    session.close()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_accelerator_is_followed_wholly_or_not_at_all(recorder, warnings, frozen):
+    accelerator = Accelerator()
+    accelerator.frozen = frozen
+    (model,), (optimizer,) = accelerator._models, accelerator._optimizers
+    session = pfo_gpu.integrations.accelerate.follow(accelerator)
+    if frozen:
+        assert session is None and "it is frozen" in warnings()[0]
+        assert model.hooks == [] and vars(optimizer) == {}
+        recorder.expect("goodbye")
+        return
+    assert len(model.hooks) == 2 and accelerator.backward(4) == 4
+    assert pfo_gpu.integrations.accelerate.follow(accelerator) is session and len(model.hooks) == 2
+    session.close()
 
 
 def test_the_releases_that_are_named_are_those_that_the_matrix_installs():

@@ -178,5 +178,12 @@ fn handle(py: Python<'_>, current: &Py<PyAny>, ordinal: Option<u32>) -> PyResult
 
 /// Drops what is a program's error, but not an interrupt or an exit.
 pub(crate) fn forgive(py: Python<'_>, error: PyErr) -> PyResult<()> {
-    if error.is_instance_of::<PyException>(py) { Ok(()) } else { Err(error) }
+    // PyO3 panics when it has to find out the kind of an error while the interpreter ends.
+    if is_ending() || error.is_instance_of::<PyException>(py) { Ok(()) } else { Err(error) }
+}
+
+#[allow(unsafe_code)]
+fn is_ending() -> bool {
+    // SAFETY: it may be called at any time.
+    unsafe { pyo3::ffi::Py_IsInitialized() == 0 }
 }

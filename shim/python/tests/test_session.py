@@ -372,6 +372,28 @@ except KeyboardInterrupt:
 """
 
 
+USES_IT_AT_THE_END = """
+import pfo_gpu
+
+class Trainer:
+    def __init__(self):
+        self.session, self.itself = pfo_gpu.Session(), self
+
+    def __del__(self):
+        self.session.step_begin(at_ns=-1)
+        self.session.instruction_begin("froward", -1)
+        self.session.instruction_begin("forward", 2**40)
+        self.session.step_end()
+
+Trainer()
+"""
+
+
+def test_an_interpreter_that_ends_may_still_call_a_session(recorder):
+    ended = subprocess.run([sys.executable, "-c", USES_IT_AT_THE_END], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and "panicked" not in ended.stderr and "ignored" not in ended.stderr, ended.stderr
+
+
 def test_an_interrupt_ends_the_opening_of_a_session(tmp_path):
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))

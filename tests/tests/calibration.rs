@@ -158,7 +158,7 @@ fn a_lock_of_the_memory_clock_that_slows_steps_is_found_out_and_is_there_again_a
     };
     let (node, training, profile) = in_training(machine, &["--ideal"], "0.5");
     let locked = || node.machine.gpu(2).view().unwrap().memory_lock;
-    assert!(locked().is_some());
+    node.until_so("the memory clock is locked", || locked().is_some());
     let ran = calibrate(&node, &profile);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let lock = ran.json()[0]["memory_lock"].clone();

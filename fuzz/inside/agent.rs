@@ -114,9 +114,11 @@ pub fn sweep_of(
     trials: impl Iterator<Item = (TrialResult, Vec<TapBatch>)>,
 ) {
     let Some(shape) = JobShape::of(job) else { return };
-    let clocks = ladder(&allowed_clocks(job), settings.stride_mhz, settings.min_mhz);
+    let allowed = allowed_clocks(job);
+    let clocks = ladder(&allowed, settings.stride_mhz, settings.min_mhz);
     let (key, model) = (JobKey::of(job), job.job.clone());
-    let mut record = SweepRecord::new(key.clone(), USER, model, settings, shape, clocks);
+    let record = SweepRecord::new(key.clone(), USER, model, settings, shape, clocks);
+    let mut record = record.among(allowed);
     let mut samples = Samples::default();
     for (trial, batches) in trials {
         let mut recording = Recording::of(ranks.to_vec(), Some(64));

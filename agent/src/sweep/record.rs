@@ -1,6 +1,7 @@
 //! The progress of a sweep as it is on disk, and what follows from it: what to measure next, or the
 //! end.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Not;
 
@@ -24,6 +25,10 @@ use crate::sweep::swept::{SweptClock, instructions, median_step_s, profile_csv};
 /// one takes some 100 bytes.
 const MOST_ROWS: usize = 32_768;
 
+/// A GPU that is held at a clock is seen at it on average, within this share: clocks that it supports are
+/// 0.5 % or more apart.
+const SEEN_WITHIN: f64 = 0.0025;
+
 /// How often to repeat a trial in which the energy of an instruction is unknown. On a busy node it
 /// is known in the next trial; that of an instruction too short for the counter never is.
 const MOST_REPEATS: u32 = 2;
@@ -46,6 +51,9 @@ pub(crate) struct SweepRecord {
     pub(crate) shape: JobShape,
     /// The clocks, from the highest down.
     pub(crate) clocks: Vec<Mhz>,
+    /// All clocks that it may measure, if one between two of these can turn out to be of use.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    allowed: BTreeSet<Mhz>,
     /// Why it is paused, if it is.
     pub(crate) pause: Option<Pause>,
     /// Whether it has an attendant, without whom it must not continue.
@@ -123,6 +131,7 @@ impl SweepRecord {
             settings,
             shape,
             clocks,
+            allowed: BTreeSet::new(),
             pause: None,
             attended: false,
             default_step_s: None,
@@ -138,6 +147,12 @@ impl SweepRecord {
     /// The same of a job whose replicas, as many as these, each measure a clock of their own.
     pub(crate) fn over(self, replicas: u32) -> Self {
         Self { replicas, ..self }
+    }
+
+    /// The same, which may measure any of these clocks.
+    pub(crate) fn among(self, allowed: BTreeSet<Mhz>) -> Self {
+        let allowed = allowed.into_iter().filter(|clock| *clock >= self.settings.min_mhz).collect();
+        Self { allowed, ..self }
     }
 
     pub(crate) fn key(&self) -> JobKey {
@@ -323,8 +338,25 @@ impl SweepRecord {
             return Err(format!("its profile would have more than {MOST_ROWS} lines"));
         }
         self.measured = measured;
+        self.insert_useful();
         self.unheld = unheld.or(self.unheld.take());
         Ok(())
+    }
+
+    /// Inserts the clock above the one that power limits have left of the last one, unless one between is
+    /// measured anyway: work is as fast at it, and what waits there draws less. It is not the one that was
+    /// left itself, because a GPU may run a bin beside its lock.
+    fn insert_useful(&mut self) {
+        let Some(last) = self.measured.last() else { return };
+        let Some(held_mhz) = last.held_mhz() else { return };
+        let is_above = |clock: &&Mhz| f64::from(clock.0) > held_mhz * (1.0 + SEEN_WITHIN);
+        let below_last = self.allowed.range(..last.mhz).rev();
+        let Some(&useful) = below_last.take_while(is_above).last() else { return };
+        let place = self.clocks.partition_point(|clock| *clock > useful);
+        let leads_to_it = |clock: &Mhz| f64::from(clock.0) >= held_mhz * (1.0 - SEEN_WITHIN);
+        if !self.clocks.get(place).is_some_and(leads_to_it) {
+            self.clocks.insert(place, useful);
+        }
     }
 
     /// The length of the next trial.

@@ -127,7 +127,7 @@ fn begin(
     let by = permit.user();
     let replicas = replicas::comparable(job, whole.as_ref());
     let record = SweepRecord::new(JobKey::of(job), by.uid, model, settings, shape, clocks);
-    let mut record = record.over(replicas);
+    let mut record = record.over(replicas).among(allowed);
     record.attended = attended;
     let sweep = sweeps.start(record)?;
     tracing::info!(

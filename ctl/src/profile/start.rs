@@ -47,7 +47,8 @@ pub(crate) struct Start {
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::steps)]
     settling_steps: u32,
 
-    /// Least distance between two clocks [default: every clock that all GPUs have]
+    /// Least distance between two clocks, but for the one just above what power limits leave [default:
+    /// every clock that all GPUs have]
     #[arg(long, value_name = "MHZ", value_parser = number::mhz)]
     stride: Option<Mhz>,
 

@@ -39,7 +39,7 @@ pub(crate) struct ProfileArguments {
     #[arg(long, value_name = "N", default_value = "10", value_parser = number::steps)]
     sweep_steps: u32,
 
-    /// Least distance between two clocks of a sweep
+    /// Least distance between two clocks of a sweep, but for the one just above what power limits leave
     #[arg(long, value_name = "MHZ", default_value = "30", value_parser = number::mhz)]
     sweep_stride: Mhz,
 

@@ -118,6 +118,27 @@ fn clocks_above_the_one_that_a_power_cap_holds_are_measured_once() {
 }
 
 #[test]
+fn the_clock_above_the_one_that_a_power_cap_holds_is_measured_though_a_stride_passes_it_by() {
+    let after = |clocks: [u32; 3], observed_mhz| {
+        let mut record = record(None, 40);
+        let allowed = std::mem::replace(&mut record.clocks, clocks.map(Mhz).to_vec());
+        let mut record = record.among(allowed.into_iter().collect());
+        record.take(&at_clock(observed_mhz, Some(9.0), LeftOut::default())).unwrap();
+        through_json(&record)
+    };
+    let mut capped = after([1400, 1250, 1100], 1310.5);
+    assert_eq!(capped.next(), Next::Clock(Mhz(1320)));
+    capped.take(&at_clock(1310.0, Some(9.0), LeftOut::default())).unwrap();
+    assert_eq!(capped.next(), Next::Clock(Mhz(1250)));
+    let profile = pfo_planner::Profile::from_csv(capped.csv().as_bytes()).unwrap();
+    let clocks: Vec<_> = profile.rows().map(|(.., row)| row.frequency).collect();
+    assert_eq!(clocks, [Mhz(1320)], "1400 MHz is no faster");
+    assert_eq!(after([1400, 1360, 1300], 1310.0).next(), Next::Clock(Mhz(1320)), "below 1360 MHz");
+    assert_eq!(after([1400, 1310, 1220], 1310.5).next(), Next::Clock(Mhz(1310)), "swept anyway");
+    assert_eq!(after([1400, 1250, 1100], 1390.0).next(), Next::Clock(Mhz(1250)), "a bin beside");
+}
+
+#[test]
 fn a_clock_that_gpus_do_not_have_for_no_reason_is_skipped_at_once_and_named() {
     let elsewhere = LeftOut { other_clock: 4, ..LeftOut::default() };
     let mut record = record(None, 3);

@@ -155,7 +155,7 @@ check-wheel: wheel ## Check the wheel and the sdist: tags, stable ABI, metadata,
 	@scripts/check-wheel
 
 playground-wheel: wheel ## Build the wheel of the playground, with the programs (takes minutes)
-	@scripts/build-playground
+	@GLIBC=$(GLIBC) scripts/build-playground
 
 try-playground: playground-wheel ## Install both wheels as a new user does, and play (takes minutes)
 	@scripts/try-playground

@@ -210,7 +210,7 @@ fn a_sweep_pauses_when_the_last_connection_that_waits_for_it_ends() {
             SweepState::Paused { why } => why,
             _ => None,
         };
-        why.is_some_and(|why| why.contains("gone"))
+        why.is_some_and(|why| why.contains("nobody waits for it"))
     });
     until_no_clock_is_locked(&node);
     let measured = sweep(&node).unwrap().measured;

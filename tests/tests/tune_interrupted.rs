@@ -242,8 +242,8 @@ fn a_second_tune_that_is_killed_takes_the_sweep_from_nobody() {
     let first = tuned.tune(Phase::Sweep, &QUICKLY);
     tuned.until_in(Phase::Sweep);
     let mut second = tuned.tune(Phase::Sweep, &QUICKLY);
-    // Nothing shows that it waits for the sweep, too.
-    std::thread::sleep(Duration::from_secs(2));
+    let waiting = || tuned.node.agent_log().matches("waits for the sweep").count();
+    tuned.node.until_is("who waits", &2, waiting);
     second.kill().unwrap();
     second.wait().unwrap();
     tuned.finish(first);

@@ -11,8 +11,8 @@ use fake_daemon::{FakeDaemon, Ran};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
-    ClockTable, Instruction, JobSelector, Mhz, PlanStatus, PlannedUnit, RefusalCode, Request,
-    Response, SwapTarget, Swapped, Uid, Unit,
+    ClockTable, Instruction, JobSelector, Mhz, PlanStatus, PlannedUnit, Refusal, RefusalCode,
+    Request, Response, SwapTarget, Swapped, Uid, Unit,
 };
 
 const PLAN: &[u8] =
@@ -37,6 +37,7 @@ fn plan_status() -> PlanStatus {
 fn willing(changed: u32) -> FakeDaemon {
     FakeDaemon::answering(move |request| match request {
         Request::PlanLoad { .. } => Response::Loaded(plan_status()),
+        Request::Status => Response::Refused(Refusal::new(RefusalCode::Internal, "no status", "")),
         Request::PlanSwap { target, .. } => Response::Swapped(Swapped {
             plan: (*target != SwapTarget::DefaultClocks).then(plan_status),
             step: 40,
@@ -97,16 +98,15 @@ fn a_plan_may_come_from_standard_input_for_another_users_job() {
 }
 
 #[test]
-fn a_swap_with_a_plan_loads_it_first() {
+fn a_swap_with_a_plan_takes_it_along_so_that_a_refused_one_is_not_loaded() {
     let daemon = willing(0);
     let plan = daemon.file("fast.json", PLAN);
     let ran = daemon.run(&["plan", "swap", "gpt", &plan, "--at-step", "40"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.contains("from step 40 on, on all 4 ranks on this node"), "{}", ran.stdout);
-    assert!(matches!(daemon.request(), Request::PlanLoad { .. }));
     let expected = Request::PlanSwap {
         job: job(None),
-        target: SwapTarget::Loaded,
+        target: SwapTarget::Table { label: "fast.json".to_owned(), table: table() },
         at_step: Some(40),
         after: None,
         wait: false,
@@ -165,8 +165,8 @@ fn a_plan_that_does_not_fit_is_refused_with_the_daemons_words() {
         ran.stderr,
         "pfoctl: the plan has 4 stages, job gpt has 8\nmake a plan for 8 stages\n"
     );
-    assert!(matches!(daemon.request(), Request::PlanLoad { .. }));
-    assert!(daemon.was_not_asked(), "a refused plan must not be swapped to");
+    assert!(matches!(daemon.request(), Request::PlanSwap { .. }));
+    assert!(daemon.was_not_asked(), "a refused plan must not be loaded");
 }
 
 #[test]

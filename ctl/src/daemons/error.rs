@@ -136,6 +136,9 @@ fn how_to_get_in(user: &str, is_root: bool, group: &str) -> String {
                 socket's group (podman: `--group-add keep-groups`)"
             .to_owned();
     }
+    if group == "root" {
+        return "only root may: SocketGroup= of its unit names the group that may, too".to_owned();
+    }
     format!(
         "members of group {group} may: have an administrator run `usermod -aG {group} {user}`, then {}",
         user::how_to_use_new_groups()

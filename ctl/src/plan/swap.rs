@@ -117,7 +117,8 @@ impl Swap {
         pfod: &mut Connection<Pfod>,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let jobs = pfod.status()?.jobs;
+        // The swap is decided, whether there is a status or not.
+        let jobs = pfod.status().map_or_else(|_| Vec::new(), |status| status.jobs);
         let far = self.job.find(&jobs).and_then(|job| far_ahead(step, job));
         far.map_or(Ok(()), |line| output.text(&line))
     }

@@ -21,7 +21,7 @@ mod whole_life;
 use std::time::Duration;
 
 use clap::Args;
-use pfo_protocol::{AgentStatus, JobName, SavingsRow, Status, Uid, WatchedJob};
+use pfo_protocol::{AgentStatus, JobName, JobStatus, SavingsRow, Status, Uid, WatchedJob};
 use serde::Serialize;
 
 use crate::arguments::NoSuchJob;
@@ -99,14 +99,14 @@ impl StatusCommand {
                 return output.json(&both.printed());
             }
             let look = output.look();
-            return output.text(&both.render(&self.ledger(&both, daemons), &user::name_of, look));
+            return output.text(&both.render(&ledger(&both, daemons), &user::name_of, look));
         };
         let mut both = Ok(both);
         loop {
             match both {
                 Ok(both) if self.json => output.json_line(&both.printed())?,
                 Ok(both) => {
-                    let (ledger, look) = (self.ledger(&both, daemons), output.look());
+                    let (ledger, look) = (ledger(&both, daemons), output.look());
                     output.refresh(&both.render(&ledger, &user::name_of, look))?;
                 }
                 // A watch shows the daemon again after a restart.
@@ -127,15 +127,17 @@ impl StatusCommand {
         }
         Ok(both)
     }
+}
 
-    /// What plans saved, if a job runs one. An agent that does not answer costs only what it knows.
-    fn ledger(&self, both: &Both, daemons: &Daemons) -> Vec<SavingsRow> {
-        if both.agent.is_err() || both.pfod.jobs.iter().all(|job| job.plan.is_none()) {
-            return Vec::new();
-        }
-        let job = self.job.clone().or(self.named.clone());
-        savings::by_plan(daemons, job, None).map(|report| report.rows).unwrap_or_default()
+/// What the plans of jobs that run one have saved. An agent that does not answer costs only what it knows.
+fn ledger(both: &Both, daemons: &Daemons) -> Vec<SavingsRow> {
+    if both.agent.is_err() {
+        return Vec::new();
     }
+    let planned = both.pfod.jobs.iter().filter(|job| job.plan.is_some());
+    // Job by job, as a ledger has far more of jobs that have ended. One that does not answer is asked once.
+    let of_job = |job: &JobStatus| savings::by_plan(daemons, Some(job.job.clone()), Some(job.uid));
+    planned.map_while(|job| of_job(job).ok()).flat_map(|report| report.rows).collect()
 }
 
 /// Jobs of Slurm have numbers for names, and come in the order of these.

@@ -2,11 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobName, SavedEnergy, Savings, SavingsBy, SavingsQuery,
-    SavingsReport, SavingsRow, Tariff, Uid,
+    AgentRequest, AgentResponse, JobName, JobSelector, SavedEnergy, Savings, SavingsBy,
+    SavingsQuery, SavingsReport, SavingsRow, Tariff, Uid,
 };
 
-use crate::daemons::Daemons;
+use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
 use crate::lease::now_unix_s;
 use crate::output::{Look, Output};
@@ -79,7 +79,7 @@ impl SavingsCommand {
         };
         let since_unix_s = self.since.map(|since| since.unix_s(now_unix_s));
         let query = SavingsQuery { job: self.job, uid: self.user, since_unix_s, by };
-        let report = ask(daemons, query)?;
+        let report = ask(&mut daemons.agent()?, query)?;
         if self.json {
             return output.json(&report);
         }
@@ -91,20 +91,18 @@ impl SavingsCommand {
     }
 }
 
-/// What each plan of one job or of all has saved.
+/// What each plan of a job has saved.
 ///
 /// # Errors
 /// If the agent does not answer.
 pub(crate) fn by_plan(
-    daemons: &Daemons,
-    job: Option<JobName>,
-    uid: Option<Uid>,
+    agent: &mut Connection<Agent>,
+    JobSelector { job, uid }: JobSelector,
 ) -> Result<SavingsReport, Error> {
-    ask(daemons, SavingsQuery { job, uid, since_unix_s: None, by: SavingsBy::Plan })
+    ask(agent, SavingsQuery { job: Some(job), uid, since_unix_s: None, by: SavingsBy::Plan })
 }
 
-fn ask(daemons: &Daemons, query: SavingsQuery) -> Result<SavingsReport, Error> {
-    let mut agent = daemons.agent()?;
+fn ask(agent: &mut Connection<Agent>, query: SavingsQuery) -> Result<SavingsReport, Error> {
     match agent.ask(AgentRequest::Savings(query))? {
         AgentResponse::Savings(report) => Ok(*report),
         other => Err(agent.unexpected(&other).into()),

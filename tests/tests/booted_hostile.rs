@@ -269,7 +269,10 @@ fn assert_nothing_is_left(node: &PackagedNode, open_before: usize) {
     node.assert_nothing_locked();
     wait::until_ok("every connection is closed", || match descriptors(node) {
         open if open <= open_before + 2 => Ok(()),
-        open => Err(format!("{open} descriptors, not {open_before}")),
+        open => {
+            let list = "ls -l /proc/$(systemctl show --property=MainPID --value pfod)/fd";
+            Err(format!("{open} descriptors, not {open_before}: {}", node.debian.run(list).stdout))
+        }
     });
     let left = node.debian.run("find /run/pfo -type f -printf '%P\\n'").printed();
     // What jobs ran is known for a while after their last rank, and what was revoked until a boot.

@@ -10,8 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use pfo_planner::{Combine, Frontier, Noise, Plan, Profile, Schedule};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClockTable, JobSelector, JobStatus, ProfileSelector, Request,
-    Response,
+    AgentRequest, AgentResponse, ClockTable, JobStatus, ProfileSelector, Request, Response,
 };
 
 use self::page::Known;
@@ -95,8 +94,9 @@ pub(crate) fn write(
     name: &str,
 ) -> Result<(), Error> {
     let mut both = Both::ask(daemons)?;
-    let JobSelector { job, uid } = arguments.selector();
-    let ledger = savings::by_plan(daemons, Some(job), uid).map_err(|error| error.to_string());
+    let of_job = |mut agent| savings::by_plan(&mut agent, arguments.selector());
+    let ledger = daemons.agent().map_err(Error::from).and_then(of_job);
+    let ledger = ledger.map_err(|error| error.to_string());
     let Some(job) = arguments.find(&both.pfod.jobs).cloned() else {
         let ended = ledger.ok().filter(|ledger| !ledger.rows.is_empty());
         let ended = ended.ok_or_else(|| arguments.missing())?;
@@ -144,7 +144,7 @@ fn plan_of(table: &ClockTable, schedule: Option<Schedule>, frontier: Option<&Fro
 }
 
 fn plan_in_force(daemons: &Daemons, job: &JobStatus) -> Result<Option<ClockTable>, Error> {
-    let selector = JobSelector { job: job.job.clone(), uid: Some(job.uid) };
+    let selector = pfo_protocol::JobSelector { job: job.job.clone(), uid: Some(job.uid) };
     let mut pfod = daemons.pfod()?;
     match pfod.ask(Request::PlanRead(selector))? {
         Response::Plan(table) => Ok(table),

@@ -21,7 +21,9 @@ mod whole_life;
 use std::time::Duration;
 
 use clap::Args;
-use pfo_protocol::{AgentStatus, JobName, JobStatus, SavingsRow, Status, Uid, WatchedJob};
+use pfo_protocol::{
+    AgentStatus, JobName, JobSelector, JobStatus, SavingsRow, Status, Uid, WatchedJob,
+};
 use serde::Serialize;
 
 use crate::arguments::NoSuchJob;
@@ -129,15 +131,20 @@ impl StatusCommand {
     }
 }
 
-/// What the plans of jobs that run one have saved. An agent that does not answer costs only what it knows.
+/// What plans that run now have saved. An agent that does not answer costs only what it knows.
 fn ledger(both: &Both, daemons: &Daemons) -> Vec<SavingsRow> {
-    if both.agent.is_err() {
+    let runs_a_plan = |job: &&JobStatus| job.plan.is_some() && !job.ranks.is_empty();
+    let mut jobs = both.pfod.jobs.iter().filter(runs_a_plan).peekable();
+    if both.agent.is_err() || jobs.peek().is_none() {
         return Vec::new();
     }
-    let planned = both.pfod.jobs.iter().filter(|job| job.plan.is_some());
-    // Job by job, as a ledger has far more of jobs that have ended. One that does not answer is asked once.
-    let of_job = |job: &JobStatus| savings::by_plan(daemons, Some(job.job.clone()), Some(job.uid));
-    planned.map_while(|job| of_job(job).ok()).flat_map(|report| report.rows).collect()
+    let Ok(mut agent) = daemons.agent() else { return Vec::new() };
+    // Job by job, as a ledger has far more of jobs that have ended.
+    let of_job = |job: &JobStatus| {
+        let selector = JobSelector { job: job.job.clone(), uid: Some(job.uid) };
+        savings::by_plan(&mut agent, selector).ok()
+    };
+    jobs.map_while(of_job).flat_map(|report| report.rows).collect()
 }
 
 /// Jobs of Slurm have numbers for names, and come in the order of these.

@@ -30,11 +30,13 @@ impl GroupsFrom {
                  (Podman without root, by a user in that group), or `--group-add` with its number"
             }
             Self::Slurm => {
-                "add the user to the group of the socket (pfo, unless the site chose another), wait until Slurm looks it up again \
-                 (GroupUpdateTime, 10 minutes by default), and submit the job again"
+                "add the user to the group of the socket (pfo, unless the site chose another), wait \
+                 until Slurm looks it up again (GroupUpdateTime, 10 minutes by default), and submit \
+                 the job again"
             }
             Self::Login => {
-                "add the user to the group of the socket (pfo, unless the site chose another) and log in again"
+                "add the user to the group of the socket (pfo, unless the site chose another) and \
+                 log in again"
             }
         }
     }

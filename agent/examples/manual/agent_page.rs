@@ -2,8 +2,10 @@
 
 use clap::CommandFactory;
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, bold, roman};
+use clap_mangen::roff::{Roff, roman};
 use pfo_agent::{Arguments, MESSAGE_IDS};
+
+use crate::sections::{journal, section};
 
 const WHO: &[(&str, &str)] = &[
     (
@@ -69,7 +71,11 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     section(&mut rest, "FILES", FILES);
     section(&mut rest, "SIGNALS", SIGNALS);
     section(&mut rest, "ENVIRONMENT", ENVIRONMENT);
-    journal(&mut rest);
+    let catalog = concat!(
+        include_str!("../../../systemd/pfo-agent.catalog"),
+        include_str!("../../../systemd/pfod.catalog")
+    );
+    journal(&mut rest, MESSAGE_IDS, catalog);
     rest.text([roman(
         "Search for them with `journalctl MESSAGE_ID=...`; --catalog explains them. They have the \
          fields PFO_UID, PFO_PID, PFO_JOB, PFO_RANK, PFO_PLAN and PFO_GPU_UUID where these are \
@@ -79,34 +85,6 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     rest.text([roman("pfoctl(1), pfod(8), pfo-agent.toml(5), systemd(1)")]);
     page.extend(rest.render().into_bytes());
     Ok(page)
-}
-
-/// Each `MESSAGE_ID`, with its subject in the journal's catalog.
-fn journal(page: &mut Roff) {
-    let catalog = concat!(
-        include_str!("../../../systemd/pfo-agent.catalog"),
-        include_str!("../../../systemd/pfod.catalog")
-    );
-    let subject = |id: &str| {
-        let (_, entry) = catalog.split_once(&format!("-- {id}\nSubject: "))?;
-        Some(entry.lines().next()?.replace('@', ""))
-    };
-    let rows: Vec<_> = MESSAGE_IDS
-        .iter()
-        .map(|(kind, id)| (*id, subject(id).unwrap_or((*kind).to_owned())))
-        .collect();
-    let rows: Vec<_> = rows.iter().map(|(id, subject)| (*id, subject.as_str())).collect();
-    section(page, "JOURNAL", &rows);
-}
-
-fn section(page: &mut Roff, title: &str, rows: &[(&str, &str)]) {
-    page.control("SH", [title]);
-    for (name, meaning) in rows {
-        page.control("TP", []);
-        page.text([bold(*name)]);
-        page.text([roman(*meaning)]);
-    }
-    page.control("PP", []);
 }
 
 #[cfg(test)]

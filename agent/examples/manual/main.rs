@@ -5,6 +5,8 @@
 mod agent_page;
 #[path = "../../../packaging/manual/config_page.rs"]
 mod config_page;
+#[path = "../../../packaging/manual/sections.rs"]
+mod sections;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -5,6 +5,8 @@
 #[path = "../../../packaging/manual/config_page.rs"]
 mod config_page;
 mod daemon_page;
+#[path = "../../../packaging/manual/sections.rs"]
+mod sections;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from functools import partial
 from types import MethodType
 from typing import Any, Optional
 
@@ -69,7 +68,7 @@ def follow(accelerator: Any, session: Optional[Session] = None, **rank: Any) -> 
                 hook.remove()
             raise
 
-    refused = partial(refuse_unknown, type(accelerator).__name__, "an Accelerator")
+    refused = functools.partial(refuse_unknown, type(accelerator).__name__, "an Accelerator")
     return report_to(session, described, former, swap, refused)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from functools import partial
 from typing import Any, Optional
 
 from pfo_gpu import cuda
@@ -68,7 +67,7 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
         swap_in([(engine, "_INSTRUCTION_MAP", told), (engine, "train_batch", telling.step(train_batch))])
 
     return report_to(
-        session, described, former, swap, partial(refuse_unknown, name, "DeepSpeed's PipelineEngine")
+        session, described, former, swap, functools.partial(refuse_unknown, name, "DeepSpeed's PipelineEngine")
     )
 
 

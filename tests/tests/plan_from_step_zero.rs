@@ -231,6 +231,20 @@ fn a_plan_that_is_dropped_is_begun_with_by_nobody() {
 }
 
 #[test]
+fn a_swap_at_step_0_of_a_job_that_is_not_there_is_refused() {
+    let node = Node::start();
+    let own = Identity::own();
+    let (path, user) = (file(&node, "plan.json", &plan(600)), own.uid.to_string());
+    for named in [&[][..], &["--user", &user]] {
+        let swap = ["plan", "swap", "jbo", &path, "--at-step", "0"];
+        let refused = node.pfoctl(&own, &[&swap, named].concat());
+        assert_eq!(refused.code, Some(4), "{}", refused.stderr);
+        assert!(refused.stderr.contains("has no job jbo"), "{}", refused.stderr);
+    }
+    assert_eq!(node.status().jobs, []);
+}
+
+#[test]
 fn a_plan_that_cannot_be_used_is_a_problem_at_setup_and_costs_no_lease() {
     let mut node = Node::start();
     let told = |node: &Node, plan: &str| -> Problem {

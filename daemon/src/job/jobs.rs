@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pfo_policy::Permit;
 use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, SwapTarget, Uid};
-use pfo_service::{LIVED, People, Whose, catch, lock, panic_in_tests};
+use pfo_service::{Door, LIVED, People, Whose, catch, lock, panic_in_tests};
 
 use super::file::JobFiles;
 use super::record::JobRecord;
@@ -132,8 +132,8 @@ impl Jobs {
         job
     }
 
-    /// The job that a swap means. A plan from step 0 on waits for a job that is not there: its owner has
-    /// to be named.
+    /// The job that a swap means. A plan from step 0 on that the agent keeps waits for a job that is not
+    /// there; where a person swaps, its name is a slip.
     ///
     /// # Errors
     /// As [`select`](Self::select).
@@ -144,7 +144,9 @@ impl Jobs {
         (target, at): (&SwapTarget, Option<u64>),
     ) -> Result<Arc<Job>, Refusal> {
         match (target, at, selector.uid) {
-            (SwapTarget::Table { table, .. }, Some(0), Some(uid)) if permit.sees(uid) => {
+            (SwapTarget::Table { table, .. }, Some(0), Some(uid))
+                if permit.caller().door == Door::Agent && permit.sees(uid) =>
+            {
                 let key = JobKey { uid, name: selector.job.clone() };
                 Ok(self.find_or_create(key, table.stages().len() as u32))
             }

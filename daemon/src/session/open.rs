@@ -116,6 +116,7 @@ fn denial(denied: &Denied, permit: &Permit, gpu: &GpuUuid, own: &Session) -> Ref
             let holder =
                 if permit.sees(other.uid) { in_words(session) } else { "another user".into() };
             let remedy = match (own.uid, &own.job) == (other.uid, &other.job) {
+                _ if own.pid == other.pid && own.pid.0 > 0 => "close that session first",
                 true if own.rank == other.rank => "end the process of the rank's former session",
                 true => "two ranks are given the same GPU; check gpu, PFO_GPU and the local ranks",
                 false => "use another GPU, or wait until that job ends",
@@ -208,10 +209,15 @@ mod tests {
             let refusal = denial(&held(8, 5, true), &user, &gpu, &own);
             assert_eq!(refusal.message, by);
         }
-        for (rank, remedy) in
-            [(4, "two ranks are given the same GPU"), (5, "the rank's former session")]
-        {
-            let refusal = denial(&held(8, 5, true), &root, &gpu, &session(8, rank, ""));
+        for (pid, rank, remedy) in [
+            (2, 4, "two ranks are given the same GPU"),
+            (2, 5, "the rank's former session"),
+            (1, 4, "close that session first"),
+            (1, 5, "close that session first"),
+        ] {
+            let mut own = session(8, rank, "");
+            own.holder.pid = Pid(pid);
+            let refusal = denial(&held(8, 5, true), &root, &gpu, &own);
             assert!(refusal.remedy.contains(remedy), "{refusal:?}");
         }
         let refusal = denied(&Denied::TooMany(3));

@@ -22,8 +22,9 @@ def follow(
     """Reports every forward and backward that Megatron-Core's schedules run to a session.
 
     The schedules start and stop timers around each, and around the reduction of gradients, which is a
-    ``collective``. The timers keep measuring at their log level and also report to the session. What runs without gradients or with ``forward_only`` is not reported.
-    Followed a second time, timers report once; if the first session is closed, to the new one.
+    ``collective``. The timers keep measuring at their log level and also report to the session. What runs
+    without gradients or with ``forward_only`` is not reported. Followed a second time, timers report once; if
+    the first session is closed, to the new one.
 
     ``overlap_moe_expert_parallel_comm`` runs a forward and a backward at the same time and is not followed:
     a GPU has one clock. Neither is a CUDA graph of the full iteration, whose launch starts no timer.

@@ -118,7 +118,8 @@ demo-fleet: programs ## Watch a pipeline over four simulated nodes be tuned (tak
 
 test: setup ## Run every test
 	cargo build --workspace --all-targets
-	$(WITH_SIGNALS) $(WAITING) cargo test --workspace --no-fail-fast
+	$(WITH_SIGNALS) $(WAITING) scripts/run-tests 3 --workspace --lib --bins --tests --examples
+	cargo test --workspace --doc
 	@$(MAKE) --no-print-directory test-python
 
 test-python: setup ## Test the Python package (part of `make test`)
@@ -181,7 +182,7 @@ test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	scripts/check-packages
 	scripts/check-wheel
 	cargo build --workspace --all-targets
-	$(WITH_SIGNALS) cargo test -p pfo-tests --test 'booted*' -- --ignored
+	$(WITH_SIGNALS) scripts/run-tests 2 --workspace --test 'booted*' -- --ignored
 
 test-measured: setup ## Measure what `tune` saves and how a budget holds over four nodes, on a machine that does nothing else (takes minutes)
 	cargo build --workspace --all-targets

@@ -33,7 +33,7 @@ pub(super) fn drift(job: &JobView, drift: &DriftStatus) {
     let plan = job.plan.as_ref().map_or(0, |plan| plan.number);
     let energy = drift
         .energy
-        .map_or_else(String::new, |energy| format!(", their energy by {:+.1} %", 100.0 * energy));
+        .map_or_else(String::new, |energy| format!(", step energy by {:+.1} %", 100.0 * energy));
     let instructions = drift.instructions.iter().map(|drifted| {
         let (stage, instruction) = (drifted.stage, drifted.instruction);
         format!("; {instruction} of stage {stage} by {:+.1} %", 100.0 * drifted.time)
@@ -46,7 +46,7 @@ pub(super) fn drift(job: &JobView, drift: &DriftStatus) {
     tracing::warn!(
         name: journal::DRIFTED,
         job = %key.name, uid = key.uid.0, plan,
-        "the steps of {key} under plan {plan} take {:+.1} % of the predicted time more{energy}{}",
+        "{key} has drifted from the prediction of plan {plan}: step time by {:+.1} %{energy}{}",
         100.0 * drift.time,
         instructions.chain(ranks).collect::<String>()
     );

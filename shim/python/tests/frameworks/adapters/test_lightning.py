@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from node import until
 from of_a_model import ACCUMULATED, BATCHES, STEPS, Data, Model, marks
 from torch.utils.data import DataLoader
 
@@ -86,6 +87,7 @@ def test_with_manual_optimization_nothing_overlaps_and_no_bit_changes(pl, record
     told, followed = trained(pl, pfo_gpu.integrations.lightning.follow, manual=True)
     assert told == alone
     assert followed.following.session is not None and not warnings()
+    until("the session has ended", lambda: "goodbye" in recorder.marks())
     said = recorder.marks()
     assert said[:7] == [
         "step 0",

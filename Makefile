@@ -9,12 +9,14 @@ CARGO_BUILD := cargo build
 BUILT := target/release
 # Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
 WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
+# Cargo unites the features of what it builds at once, and would build the crates below again for other sets.
+BUILD_FOR_TESTS := cargo build --workspace --all-targets
 # Most tests wait for what other processes do, so more of them than cores run at a time.
 WAITING := env RUST_TEST_THREADS=4
 .PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test test-python \
 	test-frameworks test-frameworks-matrix wheel wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel \
 	reference repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules lint bench bench-short \
-	audit clean
+	short-programs audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -28,7 +30,7 @@ build: programs pages ## Build the release programs, libpfo, manual pages and co
 # What prints the pages of the daemons is optimised for nobody.
 pages: programs
 	rm -rf target/pages
-	cargo build --quiet -p pfod --example manual -p pfo-agent --example agent-manual
+	cargo build --quiet --workspace --example manual --example agent-manual
 	target/debug/examples/manual target/pages/man
 	target/debug/examples/agent-manual target/pages/man
 	$(BUILT)/pfoctl generate man target/pages/man
@@ -117,13 +119,13 @@ demo-fleet: programs ## Watch a pipeline over four simulated nodes be tuned (tak
 	@demo/fleet
 
 test: setup ## Run every test
-	cargo build --workspace --all-targets
+	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) $(WAITING) scripts/run-tests 3 --workspace --lib --bins --tests --examples
 	cargo test --workspace --doc
 	@$(MAKE) --no-print-directory test-python
 
 test-python: setup ## Test the Python package (part of `make test`)
-	cargo build --workspace
+	$(BUILD_FOR_TESTS)
 	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --quiet -m shim/python/Cargo.toml
 	cd shim/python && $(CURDIR)/.venv/bin/mypy && \
 		$(CURDIR)/.venv/bin/stubtest --allowlist stubtest-allowlist --mypy-config-file pyproject.toml pfo_gpu
@@ -133,14 +135,14 @@ test-python: setup ## Test the Python package (part of `make test`)
 
 test-frameworks: setup ## Test the Python package with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
 	@scripts/setup --frameworks
-	cargo build --workspace
+	$(BUILD_FOR_TESTS)
 	.venv/bin/maturin build --quiet -m shim/python/Cargo.toml -o target/frameworks/wheels
 	target/frameworks/bin/pip install --quiet --no-index --no-deps --force-reinstall \
 		--find-links target/frameworks/wheels pfo-gpu
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/target/frameworks/bin/pytest -q tests/frameworks
 
 test-frameworks-matrix: wheel ## Test the wheel with the two newest releases of every framework (installs 12 GB)
-	cargo build --workspace
+	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) scripts/frameworks-matrix
 
 wheel: setup ## Build the wheel (manylinux_2_17, CPython 3.9 and later) and the sdist, into target/wheels
@@ -181,16 +183,16 @@ test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	@scripts/setup --booted
 	scripts/check-packages
 	scripts/check-wheel
-	cargo build --workspace --all-targets
+	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) scripts/run-tests 2 --workspace --test 'booted*' -- --ignored
 
 test-measured: setup ## Measure what `tune` saves and how a budget holds over four nodes, on a machine that does nothing else (takes minutes)
-	cargo build --workspace --all-targets
+	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) $(WAITING) cargo test --workspace --test fleet -- --ignored --test-threads=1
 
 soak: ## Kill at random, PFO_SOAK_ROUNDS (2000) times, in a booted Debian, as root (takes hours)
 	@scripts/setup --booted
-	cargo build --workspace --all-targets
+	$(BUILD_FOR_TESTS)
 	cargo test -p pfo-tests --test soak -- --ignored --nocapture
 
 schedules: setup ## Run PFO_SCHEDULES (a million) random schedules of the agents of a job (takes minutes)
@@ -219,10 +221,15 @@ bench: programs wheel ## Measure latencies, memory, accuracy and planning, besid
 	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
-bench-short: programs wheel ## Run every part of the measurements once, briefly
+# These are built in half the time, and are a little slower.
+SHORT := target/short
+short-programs: setup
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo build --release --target-dir $(SHORT) \
+		-p pfod -p pfo-agent -p pfoctl -p pfo-sim -p pfo-tests --lib --bins
+
+bench-short: short-programs wheel ## Run every part of the measurements once, briefly
 	@scripts/setup --bench
-	cargo build --release -p pfo-tests --bin pfo-test-attacker
-	cargo run --release --quiet -p pfo-tests --bin pfo-bench -- --short
+	$(SHORT)/release/pfo-bench --short
 
 audit: ## Look for published vulnerabilities of dependencies (requires the network)
 	@scripts/setup --lint

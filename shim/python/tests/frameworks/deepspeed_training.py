@@ -4,10 +4,9 @@ import deepspeed
 import pfo_gpu.integrations.deepspeed
 import torch
 import without_gpu  # noqa: F401
-from deepspeed.pipe import DualPipeVModule, PipelineModule
+from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.schedule import (
     BackwardPass,
-    DualPipeVSchedule,
     ForwardPass,
     LoadMicroBatch,
     OptimizerStep,
@@ -39,7 +38,7 @@ def train(steps, followed, reach, dual_pipe_v=False, evaluate=False):
     deepspeed.init_distributed("gloo")
     stages = 2 * ranks if dual_pipe_v else ranks
     layers = [layer for index in range(stages) for layer in stage(index)]
-    kind = DualPipeVModule if dual_pipe_v else PipelineModule
+    kind = deepspeed.pipe.DualPipeVModule if dual_pipe_v else PipelineModule
     module = kind(layers, num_stages=ranks, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform")
     engine, *_ = deepspeed.initialize(model=module, config=CONFIG)
     session = pfo_gpu.integrations.deepspeed.follow(engine, setup_timeout_s=PATIENCE_S) if followed else None
@@ -51,7 +50,8 @@ def train(steps, followed, reach, dual_pipe_v=False, evaluate=False):
             engine.eval_batch(microbatches(step))
     if session is not None:
         session.close()
-    schedule = (DualPipeVSchedule if dual_pipe_v else TrainSchedule)(MICROBATCHES, ranks, rank)
+    kind = deepspeed.runtime.pipe.schedule.DualPipeVSchedule if dual_pipe_v else TrainSchedule
+    schedule = kind(MICROBATCHES, ranks, rank)
     return {"losses": losses, "weights": digest([module]), "order": order(schedule)}
 
 

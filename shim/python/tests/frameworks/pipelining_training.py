@@ -21,6 +21,8 @@ from torch.distributed.pipelining.schedules import (
 )
 
 INSTRUCTIONS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+# From 2.15 on a schedule begins the reduction in one action, and waits for it in another.
+REDUCTION = getattr(_ComputationType, "WAIT_REDUCE_GRAD", _ComputationType.REDUCE_GRAD).value
 
 
 def train(schedule, steps, followed, reach, evaluate=False, sharded=False, with_optimizer=False, overlap=False):
@@ -85,7 +87,7 @@ def order(schedule, own, rank, sharded):
         # What PyTorch 2.15 says of the last stage begins with microbatch 1; what it runs does not.
         ranks = torch.distributed.get_world_size()
         return orders.one_forward_one_backward(own[0], ranks, MICROBATCHES) + reduction
-    names = {**INSTRUCTIONS, **({"WAIT_REDUCE_GRAD": "collective"} if sharded else {})}
+    names = {**INSTRUCTIONS, **({REDUCTION: "collective"} if sharded else {})}
     overlaps = _ComputationType.OVERLAP_F_B in schedule._comp_type_to_function_map
     ran = []
     for action in schedule.pipeline_order_with_comms[rank]:

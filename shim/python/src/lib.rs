@@ -11,7 +11,7 @@ mod timing;
 use pyo3::prelude::*;
 
 /// The shim's session and the planner as Python classes.
-#[pymodule]
+#[pymodule(gil_used = false)]
 mod _native {
     use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! The session of a rank. A method that is called in the training loop keeps the interpreter's
-//! lock: it never waits, and giving the lock away would cost a turn of another thread. What waits
-//! releases it.
+//! The session of a rank. A method that is called in the training loop stays attached to the
+//! interpreter: it never waits, and where there is a lock of the interpreter, giving it away would cost a
+//! turn of another thread. What waits detaches. Nothing here relies on that lock: the session has one
+//! of its own, under which no Python code runs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
+from pfo_gpu.once import Once
+
 Name = Literal[
     "forward",
     "backward",
@@ -24,15 +26,14 @@ NAMES: tuple[Name, ...] = get_args(Name)
 # A trainer that makes up names must not fill its log.
 _MOST_REPORTS = 20
 
-_reported: set[str] = set()
+_reported = Once()
 
 
 def report_unknown(name: object, microbatch: object, chunk: object) -> None:
     """Logs, once for each name, that an instruction is sent as ``other``."""
     named = repr(name)
-    if named in _reported or len(_reported) == _MOST_REPORTS:
+    if len(_reported) >= _MOST_REPORTS or not _reported.is_first(named):
         return
-    _reported.add(named)
     logger = logging.getLogger("pfo_gpu")
     if name in NAMES:
         logger.warning(
@@ -74,9 +75,7 @@ def report_untimed(timing: str) -> None:
 
 def report_no_time(at_ns: object) -> None:
     """Logs, once for each kind of value, that a time is none."""
-    kind = f"at_ns of type {type(at_ns).__name__}"
-    if kind not in _reported:
-        _reported.add(kind)
+    if _reported.is_first(f"at_ns of type {type(at_ns).__name__}"):
         logging.getLogger("pfo_gpu").warning(
             "at_ns=%r is no time in nanoseconds, as time.monotonic_ns() returns it; the call counts at once", at_ns
         )

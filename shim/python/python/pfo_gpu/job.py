@@ -10,6 +10,7 @@ import time
 from typing import Any, Optional
 
 from pfo_gpu import _native
+from pfo_gpu.once import Once
 
 # `torchrun` calls every run of every user the same if it is given an endpoint and no `--rdzv-id`.
 _NO_RUN_ID = ("", "none")
@@ -19,7 +20,7 @@ _FRESH = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _LONGEST = 128
 
-_reported: set[str] = set()
+_reported = Once()
 
 # Of this process, by label.
 _made_up_names: dict[Optional[str], str] = {}
@@ -82,8 +83,7 @@ def _script() -> str:
 
 
 def _report_made_up(name: str) -> None:
-    if name not in _reported and not _native.launched_rank():
-        _reported.add(name)
+    if not _native.launched_rank() and _reported.is_first(name):
         logging.getLogger("pfo_gpu").warning(
             "the job is called %s, and otherwise when it starts again: its plans are then forgotten;"
             " set PFO_JOB to a name that stays",

@@ -14,7 +14,7 @@ BUILD_FOR_TESTS := cargo build --workspace --all-targets
 # Most tests wait for what other processes do, so more of them than cores run at a time.
 WAITING := env RUST_TEST_THREADS=4
 .PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test test-python \
-	test-frameworks test-frameworks-matrix wheel wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel \
+	test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel \
 	reference repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules lint bench bench-short \
 	short-programs audit clean
 
@@ -133,6 +133,10 @@ test-python: setup ## Test the Python package (part of `make test`)
 	@$(MAKE) --no-print-directory reference
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/.venv/bin/pytest -q
 
+test-free-threaded: wheel-free-threaded ## Test the wheels for CPython without a GIL, which is built from source (takes minutes)
+	cargo build --workspace
+	$(WITH_SIGNALS) scripts/test-free-threaded
+
 test-frameworks: setup ## Test the Python package with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
 	@scripts/setup --frameworks
 	$(BUILD_FOR_TESTS)
@@ -148,6 +152,11 @@ test-frameworks-matrix: wheel ## Test the wheel with the two newest releases of 
 wheel: setup ## Build the wheel (manylinux_2_17, CPython 3.9 and later) and the sdist, into target/wheels
 	@scripts/setup --wheel
 	@scripts/build-wheel
+
+# Not part of `wheel`: each is linked for a minute.
+wheel-free-threaded: wheel ## Build these and the wheels for CPython 3.14 and later without a GIL, and check all (takes minutes)
+	@scripts/build-wheel-free-threaded
+	@scripts/check-wheel
 
 wheel-aarch64: setup ## Build the wheel for aarch64, with Rust from Debian unstable, as root (takes minutes)
 	@scripts/setup --wheel

@@ -2,8 +2,11 @@
 
 import json
 
-import nbformat
-from nbclient import NotebookClient
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
 
 CELL = """
 import pfo_gpu, json
@@ -16,6 +19,6 @@ print(json.dumps([str(session.problem), session.counters.sent]))
 
 def test_a_cell_may_be_run_again(node):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL) for _ in range(3)])
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     told = [json.loads(cell.outputs[0]["text"]) for cell in notebook.cells]
     assert told == [["None", 4]] * 3

@@ -13,10 +13,11 @@ WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 BUILD_FOR_TESTS := cargo build --workspace --all-targets
 # Most tests wait for what other processes do, so more of them than cores run at a time.
 WAITING := env RUST_TEST_THREADS=4
-.PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test test-python \
-	test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel \
-	reference repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules lint bench bench-short \
-	short-programs audit clean
+.PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test \
+	test-python test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded \
+	wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel reference \
+	repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
+	lint bench bench-short short-programs audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -134,7 +135,7 @@ test-python: setup ## Test the Python package (part of `make test`)
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/.venv/bin/pytest -q
 
 test-free-threaded: wheel-free-threaded ## Test the wheels for CPython without a GIL, which is built from source (takes minutes)
-	cargo build --workspace
+	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) scripts/test-free-threaded
 
 test-frameworks: setup ## Test the Python package with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)

@@ -23,6 +23,10 @@ const FAR: f64 = 6.0;
 /// Clean tables of real GPUs have steps of up to 2.6 %, where they change how they run.
 const ORDINARY_STEP: f64 = 0.04;
 
+/// How far the first or last row of a table may be from the next one, as the logarithm of their clocks'
+/// ratio, to be judged: over a wider gap the bend of the curve looks like an error.
+const REACH: f64 = 0.2;
+
 /// If more than one row in this many is far from the others, it is unknown which are right.
 const OUTLIERS_AMONG: usize = 5;
 
@@ -55,13 +59,24 @@ pub(crate) fn outliers(rows: &[Measurement], quantity: Quantity) -> Vec<Outlier>
     while points.len() > LEAST_ROWS && outliers.len() * OUTLIERS_AMONG < rows.len() {
         let residuals = residuals(&points);
         let size = |&place: &usize| residuals[place].abs();
-        let furthest = (0..points.len()).max_by(|a, b| size(a).total_cmp(&size(b)));
+        let in_reach = (0..points.len()).filter(|&place| is_in_reach(&points, place));
+        let furthest = in_reach.max_by(|a, b| size(a).total_cmp(&size(b)));
         let limit = ORDINARY_STEP.max(FAR * spread(&residuals));
         let Some(place) = furthest.filter(|place| size(place) > limit) else { break };
         let expected = expected(&points, place).exp();
         outliers.push(Outlier { index: points.remove(place).index, expected });
     }
     outliers
+}
+
+/// Whether a point lies between others, or close to the last of them.
+fn is_in_reach(points: &[Point], place: usize) -> bool {
+    let [first, .., last] = points else { return false };
+    match place {
+        0 => points[1].x - first.x <= REACH,
+        _ if place == points.len() - 1 => last.x - points[place - 1].x <= REACH,
+        _ => true,
+    }
 }
 
 /// The logarithms of a row's clock and of its quantity.
@@ -142,6 +157,21 @@ mod tests {
             assert!((rows[outlier.index].time_s / outlier.expected - 1.3).abs() < 1e-9);
             assert_eq!(outliers(&rows, Quantity::Power), []);
         }
+    }
+
+    #[test]
+    fn the_end_of_a_coarse_table_is_not_judged_by_rows_far_from_it() {
+        // A part of the time that does not depend on the clock bends the curve.
+        let bent = |mhz: u32| {
+            let time_s = 0.3 + 1410.0 / f64::from(mhz);
+            Measurement { frequency: Mhz(mhz), time_s, energy_j: 100.0 * time_s }
+        };
+        let coarse: Vec<Measurement> = (240..=1740).step_by(300).map(bent).collect();
+        assert!(found(&coarse).is_empty());
+        let mut fine: Vec<Measurement> = (240..=1740).step_by(30).map(bent).collect();
+        assert!(found(&fine).is_empty());
+        fine[0].time_s *= 1.3;
+        assert_eq!(found(&fine), [240]);
     }
 
     #[test]

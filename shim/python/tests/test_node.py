@@ -1,6 +1,7 @@
 """The daemons, asked from Python: what they measured, and what a job is to run."""
 
 import json
+import re
 import socket
 import threading
 
@@ -89,6 +90,40 @@ def test_there_is_no_profile_before_it_was_measured(node):
     assert daemons.profiles() == []
     with pytest.raises(pfo_gpu.NodeError, match="profile"):
         daemons.profile("job")
+
+
+def test_a_job_that_is_not_there_has_no_power_of_waiting(node):
+    with pytest.raises(pfo_gpu.NodeError, match="^no job 'nojob' on this node; there are \\[\\]$"):
+        pfo_gpu.Node().p2p_power("nojob")
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda node: node.swap("a b", None), 'the job name "a b" contains \' \'; only letters, .* are allowed'),
+        (lambda node: node.swap("job", None, at_step=-1), "at_step is -1; it must be a whole number from 0 to .*"),
+        (lambda node: node.swap("job", None, uid=2**32), "uid is 4294967296; it must be .* to 4294967295"),
+        (lambda node: node.sweep("job", steps=0), "the number of measured steps is 0; it must be 1 to 10000"),
+        (lambda node: node.sweep("job", steps=-1), "steps is -1; it must be a whole number from 0 to 4294967295"),
+        (lambda node: node.sweep("job", max_slowdown=float("nan")), "max_slowdown is nan; it must be a share.*"),
+    ],
+)
+def test_an_argument_that_no_request_can_have_is_named_and_nothing_else(tmp_path, ask, said):
+    with pytest.raises(pfo_gpu.NodeError) as refused:
+        ask(pfo_gpu.Node(tmp_path / "none.sock"))
+    assert re.fullmatch(said, str(refused.value))
+
+
+@pytest.mark.parametrize("patience_s", [-1, float("nan"), float("inf"), 1e300])
+def test_a_patience_that_is_no_time_is_refused_at_once(patience_s):
+    with pytest.raises(ValueError, match=f"patience_s is {re.escape(str(patience_s))}; it must be"):
+        pfo_gpu.Node(patience_s=patience_s)
+
+
+def test_the_energy_of_an_unknown_job_is_one_warning_in_plain_words(node, warnings):
+    with pfo_gpu.StepEnergy("nojob", every_s=0.1):
+        until("a warning", warnings)
+    assert warnings() == ["the energy of steps is not known: no job 'nojob' on this node; there are []"]
 
 
 def test_a_daemon_that_is_missing_is_named_with_the_remedy(tmp_path):

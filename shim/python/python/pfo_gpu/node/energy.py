@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Protocol, Union, cast
 
 from pfo_gpu._native import NodeError
-from pfo_gpu.node.node import Node
+from pfo_gpu.node.node import Node, job_in
 from pfo_gpu.node.status import JobStatus, Status, Window
 from pfo_gpu.session import Session
 
@@ -213,7 +213,7 @@ class _Measured:
 def _between(before: Optional[Status], now: Status, name: str) -> Optional[StepReading]:
     """What the steps took that were measured between two looks; None if there was no whole one, or if what was
     measured before cannot be told from it."""
-    job = _job(now, name)
+    job = job_in(now, name)
     if before is None or not _is_same_daemon(before, now):
         return None
     then = next((found for found in before.jobs if found.job == name), None)
@@ -234,13 +234,6 @@ def _between(before: Optional[Status], now: Status, name: str) -> Optional[StepR
         saving=saving,
         slowdown=slowdown,
     )
-
-
-def _job(status: Status, name: str) -> JobStatus:
-    try:
-        return status.job(name)
-    except KeyError as error:
-        raise NodeError(error.args[0]) from None
 
 
 def _is_same_daemon(before: Status, now: Status) -> bool:

@@ -67,17 +67,18 @@ class _TakesScalars(Protocol):
 class _TakesMetrics(Protocol):
     """The module ``mlflow``, or a logger of Lightning."""
 
-    def log_metrics(self, metrics: dict[str, float], step: int) -> object: ...
+    # Loggers differ in what else a metric may be than a number, and a dict is of exactly one type.
+    def log_metrics(self, metrics: dict[str, Any], /, step: int) -> object: ...
 
 
 class _TakesLogs(Protocol):
-    """A run of Weights & Biases, or the module ``wandb``."""
+    """A run of Weights & Biases, the module ``wandb``, or an ``Accelerator``."""
 
-    def log(self, data: dict[str, Any], step: int) -> object: ...
+    def log(self, data: dict[str, Any], /, step: int) -> object: ...
 
 
 Tracker = Union[_TakesScalars, _TakesMetrics, _TakesLogs, Callable[[Mapping[str, float], int], object]]
-"""A ``SummaryWriter``, ``mlflow``, a run of ``wandb``, or a function of metrics and step."""
+"""A ``SummaryWriter``, ``mlflow``, a run of ``wandb``, a logger of Lightning, or a function of metrics and step."""
 
 
 class StepEnergy:

@@ -67,4 +67,7 @@ def swap(job: str) -> float:
     node = pfo_gpu.Node()
     frontier = pfo_gpu.plan(node.sweep(job), p2p_power=node.p2p_power(job), microbatches=8)
     node.swap(job, frontier.at("1.005x"), wait=True)
+    fastest: pfo_gpu.Plan = frontier[0]
+    others: list[pfo_gpu.Plan] = frontier[1:]
+    print(fastest, others)
     return node.status().job(job).windows[-1].iteration_time_s

@@ -20,14 +20,14 @@ pyo3::create_exception!(
 /// The frame of a request to `pfod`, which is JSON.
 #[pyfunction]
 pub(crate) fn request_frame(request: &str) -> PyResult<Cow<'static, [u8]>> {
-    let request = serde_json::from_str(request).map_err(failed)?;
+    let request = serde_json::from_str(request).map_err(|error| unsayable(&error))?;
     Ok(ClientMessage::Request(request).to_frame().map_err(failed)?.into())
 }
 
 /// The frame of a request to `pfo-agent`, which is JSON.
 #[pyfunction]
 pub(crate) fn agent_request_frame(request: &str) -> PyResult<Cow<'static, [u8]>> {
-    let request = serde_json::from_str(request).map_err(failed)?;
+    let request = serde_json::from_str(request).map_err(|error| unsayable(&error))?;
     Ok(ClientMessage::AgentRequest(request).to_frame().map_err(failed)?.into())
 }
 
@@ -69,6 +69,13 @@ fn refused(refusal: &Refusal) -> PyErr {
     })
 }
 
+/// An argument that no request can have, without its place in the JSON, which the caller has not seen.
+fn unsayable(error: &serde_json::Error) -> PyErr {
+    let said = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    NodeError::new_err(said.strip_suffix(&place).unwrap_or(&said).to_owned())
+}
+
 /// What cannot be said or understood.
 fn failed(error: impl Into<Failure>) -> PyErr {
     NodeError::new_err(error.into().to_string())
@@ -79,6 +86,6 @@ fn failed(error: impl Into<Failure>) -> PyErr {
 enum Failure {
     #[error(transparent)]
     Frame(#[from] FrameError),
-    #[error("not a request as the daemons know it: {0}")]
+    #[error(transparent)]
     Json(#[from] serde_json::Error),
 }

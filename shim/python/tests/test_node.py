@@ -1,6 +1,7 @@
 """The daemons, asked from Python: what they measured, and what a job is to run."""
 
 import json
+import re
 import socket
 import threading
 
@@ -8,9 +9,8 @@ import pytest
 from node import until
 
 import pfo_gpu
-from pfo_gpu.node import StepReading
-from pfo_gpu.node.energy import _between, _compared
-from pfo_gpu.node.status import JobStatus, PlanStatus, RankStatus, Window
+from pfo_gpu.node.energy import _compared
+from pfo_gpu.node.status import DaemonStatus, JobStatus, PlanStatus, RankStatus, Status, Window
 
 
 def one_step(session):
@@ -90,6 +90,40 @@ def test_there_is_no_profile_before_it_was_measured(node):
     assert daemons.profiles() == []
     with pytest.raises(pfo_gpu.NodeError, match="profile"):
         daemons.profile("job")
+
+
+def test_a_job_that_is_not_there_has_no_power_of_waiting(node):
+    with pytest.raises(pfo_gpu.NodeError, match="^no job 'nojob' on this node; there are \\[\\]$"):
+        pfo_gpu.Node().p2p_power("nojob")
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda node: node.swap("a b", None), 'the job name "a b" contains \' \'; only letters, .* are allowed'),
+        (lambda node: node.swap("job", None, at_step=-1), "at_step is -1; it must be a whole number from 0 to .*"),
+        (lambda node: node.swap("job", None, uid=2**32), "uid is 4294967296; it must be .* to 4294967295"),
+        (lambda node: node.sweep("job", steps=0), "the number of measured steps is 0; it must be 1 to 10000"),
+        (lambda node: node.sweep("job", steps=-1), "steps is -1; it must be a whole number from 0 to 4294967295"),
+        (lambda node: node.sweep("job", max_slowdown=float("nan")), "max_slowdown is nan; it must be a share.*"),
+    ],
+)
+def test_an_argument_that_no_request_can_have_is_named_and_nothing_else(tmp_path, ask, said):
+    with pytest.raises(pfo_gpu.NodeError) as refused:
+        ask(pfo_gpu.Node(tmp_path / "none.sock"))
+    assert re.fullmatch(said, str(refused.value))
+
+
+@pytest.mark.parametrize("patience_s", [-1, float("nan"), float("inf"), 1e300])
+def test_a_patience_that_is_no_time_is_refused_at_once(patience_s):
+    with pytest.raises(ValueError, match=f"patience_s is {re.escape(str(patience_s))}; it must be"):
+        pfo_gpu.Node(patience_s=patience_s)
+
+
+def test_the_energy_of_an_unknown_job_is_one_warning_in_plain_words(node, warnings):
+    with pfo_gpu.StepEnergy("nojob", every_s=0.1):
+        until("a warning", warnings)
+    assert warnings() == ["the energy of steps is not known: no job 'nojob' on this node; there are []"]
 
 
 def test_a_daemon_that_is_missing_is_named_with_the_remedy(tmp_path):
@@ -193,32 +227,126 @@ def test_without_a_daemon_one_warning_says_that_no_energy_is_known(tmp_path, war
     assert "the energy of steps is not known: pfod on" in warning
 
 
-def rank(step, energy_j, pid=1):
-    return RankStatus(0, 0, pid, "GPU-1", step, None, 0, None, 0, 0, energy_j, 0, None)
+def rank(number=0, pid=1):
+    return RankStatus(number, 0, pid, "GPU-1", 40, None, 0, None, 0, 0, None, 0, None)
 
 
-def job(*ranks, windows=(), plan=None):
-    return JobStatus("job", 0, 1, plan, None, None, None, list(windows), list(ranks))
+def window(plan, steps, time_s, energy_j=None, ranks=1):
+    return Window(plan, ranks, steps, time_s, energy_j)
 
 
-def window(plan, time_s, energy_j):
-    return Window(plan, 1, 5, time_s, energy_j)
+def a_plan(number, suspended=None):
+    return PlanStatus(number, "p", None, None, suspended)
 
 
-def test_the_energy_of_a_step_is_that_of_all_gpus_over_the_steps_between():
-    before, after = job(rank(10, 100.0), rank(10, 50.0)), job(rank(20, 300.0), rank(20, 150.0))
-    reading = _between((5.0, before), (7.0, after))
-    assert reading == StepReading(20, 10, 0.2, 30.0, None, None, None)
-    assert reading.power_w == pytest.approx(150.0)
-    assert _between((5.0, before), (7.0, before)) is None
-    assert _between((5.0, before), (7.0, job(rank(20, 1.0, pid=2), rank(20, 1.0)))) is None
-    unknown = _between((5.0, before), (7.0, job(rank(20, None), rank(20, 150.0))))
-    assert unknown.energy_j is None and "pfo/step_energy_j" not in unknown.metrics()
+def looked(*windows, ranks=(rank(),), pid=1, uptime_s=100.0):
+    """What pfod says of the job at one look."""
+    daemon = DaemonStatus("0", pid, uptime_s, None, None, 1)
+    return Status(daemon, [], [JobStatus("job", 0, 1, None, None, None, None, list(windows), list(ranks))])
+
+
+class Scripted:
+    """A node that says one thing after the other, and what was found in each of them."""
+
+    def __init__(self, *looks):
+        self._looks = [*looks, None]
+        self._begun, self._over = threading.Event(), threading.Event()
+        self._taken = []
+
+    def status(self):
+        assert self._begun.wait(timeout=60)
+        self._taken.append(self._energy.latest)
+        look = self._looks.pop(0)
+        if not self._looks:
+            self._over.set()
+            raise pfo_gpu.NodeError("the script is over")
+        return look
+
+    def readings(self):
+        """What each look found that was none before it."""
+        with pfo_gpu.StepEnergy("job", self, every_s=0.1) as self._energy:
+            self._begun.set()
+            assert self._over.wait(timeout=60)
+        return [new for old, new in zip(self._taken, self._taken[1:]) if new is not old]
+
+
+def figures(readings):
+    return [(reading.steps, reading.time_s, reading.energy_j) for reading in readings]
+
+
+def about(*expected):
+    return [(steps, pytest.approx(time_s), pytest.approx(energy_j)) for steps, time_s, energy_j in expected]
+
+
+def test_steps_of_eight_seconds_looked_at_every_ten_take_eight_seconds():
+    def at(now_s):
+        whole = (now_s - 3) // 8
+        return looked(window(None, whole, 8.0, 256.0)) if whole else looked()
+
+    readings = Scripted(*(at(now_s) for now_s in range(5, 100, 10))).readings()
+    assert figures(readings) == about(*[(steps, 8.0, 256.0) for steps in (1, 1, 2, 1, 1, 1, 2, 1, 1)])
+    assert all(reading.power_w == pytest.approx(32.0) for reading in readings)
+
+
+def test_steps_longer_than_a_look_are_logged_once_each():
+    looks = [looked(window(None, 3, 25.0, 800.0))] * 3 + [looked(window(None, 4, 26.0, 810.0))] * 3
+    assert figures(Scripted(*looks).readings()) == about((1, 29.0, 840.0))
+
+
+def test_only_the_steps_since_the_last_look_count():
+    readings = Scripted(looked(window(None, 10, 1.0, 50.0)), looked(window(None, 20, 1.5, 75.0))).readings()
+    assert figures(readings) == about((10, 2.0, 100.0))
+    assert (readings[0].step, readings[0].plan) == (40, None)
+
+
+def test_a_plan_that_is_swapped_in_is_logged_from_its_own_first_step():
+    before = window(None, 10, 1.0, 50.0)
+    first, second = window(a_plan(1), 3, 1.1, 40.0), window(a_plan(1), 5, 1.2, 44.0)
+    after = window(None, 12, 3.0, 90.0)
+    default = window(None, 11, 1.0, 50.0)
+    readings = Scripted(
+        looked(before), looked(default, first), looked(default, second), looked(default, second, after)
+    ).readings()
+    assert figures(readings) == about((3, 1.1, 40.0), (2, 1.35, 50.0), (12, 3.0, 90.0))
+    assert [reading.plan for reading in readings] == [1, 1, None]
+    assert readings[0].saving == pytest.approx(0.2) and readings[0].slowdown == pytest.approx(0.1)
+
+
+def test_a_suspended_plan_is_none():
+    looks = [looked(window(a_plan(1, "it did not fit"), steps, 1.0, 5.0)) for steps in (1, 2)]
+    (reading,) = Scripted(*looks).readings()
+    assert (reading.plan, reading.saving) == (None, None)
+
+
+def test_what_cannot_be_told_from_what_was_measured_before_is_not_logged():
+    before = looked(window(None, 10, 1.0, 50.0))
+    more = window(None, 20, 1.5, 75.0)
+    of_two = [rank(0), rank(1)]
+    for now in (
+        looked(more, pid=2),
+        looked(more, uptime_s=1.0),
+        looked(more, ranks=[rank(pid=2)]),
+        looked(window(None, 20, 1.5, 75.0, ranks=2)),
+        looked(window(None, 2, 1.0, 50.0)),
+        looked(window(None, 11, 0.5, 50.0)),
+        looked(),
+    ):
+        assert Scripted(before, now).readings() == []
+    again = [looked(window(None, steps, 2.0, 7.0), pid=2) for steps in (12, 14)]
+    assert figures(Scripted(before, *again).readings()) == about((2, 2.0, 7.0)), "after a restart of pfod"
+    both = [looked(window(None, steps, 2.0, 7.0, ranks=2), ranks=of_two) for steps in (12, 14)]
+    assert figures(Scripted(before, *both).readings()) == about((2, 2.0, 7.0)), "after a rank has joined"
+
+
+def test_without_an_energy_counter_the_time_is_logged():
+    looks = looked(window(None, 1, 1.0)), looked(window(None, 2, 1.0)), looked(window(None, 3, 1.0, 5.0))
+    readings = Scripted(*looks).readings()
+    assert [(reading.time_s, reading.energy_j, reading.power_w) for reading in readings] == [(1.0, None, None)] * 2
+    assert "pfo/step_energy_j" not in readings[0].metrics()
 
 
 def test_a_saving_compares_the_plan_with_the_last_window_at_default_clocks():
-    plan = PlanStatus(2, "p", None, None, None)
-    windows = [window(None, 1.0, 50.0), window(None, 1.0, 100.0), window(plan, 1.01, 80.0)]
+    windows = [window(None, 5, 1.0, 50.0), window(None, 5, 1.0, 100.0), window(a_plan(2), 5, 1.01, 80.0)]
     saving, slowdown = _compared(windows, 2)
     assert saving == pytest.approx(0.2) and slowdown == pytest.approx(0.01)
     assert _compared(windows, None) == (None, None)

@@ -173,6 +173,16 @@ def test_copies_and_workers_have_the_same_plans(frontier):
         assert (same.clocks(), same.schedule) == (plan.clocks(), plan.schedule)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda original: pickle.loads(pickle.dumps(original))])
+def test_copies_of_profiles_and_bounds_are_equal_and_warn_no_more(frontier, copied, recwarn):
+    measured = pfo_gpu.Profile(csv().replace("0,forward,1410,0.0500000", "0,forward,1410,0.0700000").encode())
+    recwarn.clear()
+    assert copied(measured).to_csv() == measured.to_csv() and not recwarn
+    bound, same = frontier.bound(), copied(frontier.bound())
+    for time_s in (frontier.fastest_s, 1.1 * frontier.fastest_s, frontier.cheapest_s):
+        assert same.energy_j(time_s) == bound.energy_j(time_s)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -187,12 +197,69 @@ def test_copies_and_workers_have_the_same_plans(frontier):
         ({"microbatches": 4, "plans": 1}, "the number of plans is 1"),
         ({"microbatches": 4, "site_power": -5.0}, "the site power is -5 W"),
         ({"microbatches": 4, "clock_per": "gpu"}, '"gpu"'),
+        ({"microbatches": -1}, "microbatches is -1; it must not be negative"),
+        ({"microbatches": 4, "chunks": 2**16}, "chunks is 65536; it must be less than 65536"),
+        ({"microbatches": 4, "plans": -1}, "plans is -1; it must not"),
+        ({"microbatches": 4, "memory_limit": [-1] * 4}, "memory_limit is -1; it must not"),
+        ({"microbatches": 4, "fixed": "lod"}, '"lod"'),
     ],
 )
 def test_an_argument_without_sense_is_refused_with_its_value(profile, arguments, said):
     with pytest.raises(pfo_gpu.PlanError) as refused:
         pfo_gpu.plan(profile, **{"p2p_power": P2P_POWER_W, **arguments})
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"microbatches": 4.5}, "microbatches is 4.5; it must be a whole number"),
+        ({"p2p_power": None}, "p2p_power is None; it must be a number of watts, watts by clock ({MHz: watts})"),
+        ({"p2p_power": "70"}, "p2p_power is '70'; it must be"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_with_its_name(profile, arguments, said):
+    with pytest.raises(TypeError) as refused:
+        pfo_gpu.plan(profile, **{"microbatches": 4, "p2p_power": P2P_POWER_W, **arguments})
+    assert said in str(refused.value)
+
+
+def test_the_power_of_a_replay_is_refused_with_its_value(profile, frontier):
+    with pytest.raises(TypeError, match="p2p_power is {}; it must be a number of watts, or a list"):
+        frontier[0].replay(pfo_gpu.Profile(profile), {})
+
+
+def test_one_name_is_as_good_as_a_list_of_one(profile):
+    with_load = csv() + "".join(f"{stage},load,1410,0.01,1.0\n" for stage in range(4))
+    of_name, of_list = (
+        pfo_gpu.plan(with_load.encode(), microbatches=4, p2p_power=P2P_POWER_W, plans=10, fixed=fixed)
+        for fixed in ("load", ["load"])
+    )
+    assert of_name.to_bytes() == of_list.to_bytes()
+
+
+class Integer:
+    """An integer that is not Python's, as those of NumPy are."""
+
+    def __init__(self, number):
+        self._number = number
+
+    def __index__(self):
+        return self._number
+
+
+def test_integers_of_others_count(profile):
+    def made(of):
+        settings = {"microbatches": of(4), "memory_limit": of(1), "plans": of(10), "schedule": "envpipe"}
+        return pfo_gpu.plan(profile, p2p_power=P2P_POWER_W, **settings)
+
+    assert made(Integer).to_bytes() == made(int).to_bytes()
+
+
+def test_a_slice_of_a_frontier_is_a_list_of_its_plans(frontier):
+    assert [plan.time_s for plan in frontier[1:3]] == [frontier[1].time_s, frontier[2].time_s]
+    assert len(frontier[::-1]) == len(frontier) and frontier[:0] == []
+    assert frontier[Integer(1)].time_s == frontier[1].time_s
 
 
 def test_a_bad_profile_is_named_with_its_line(tmp_path):

@@ -49,6 +49,23 @@ def test_the_doctor_asks_a_pytorch_that_is_there(node):
     assert "PyTorch: pretended with CUDA, which sees 2 GPUs" in told.stdout
 
 
+@pytest.mark.parametrize("name", ["torch.py", "torch/training.py"])
+def test_a_module_of_that_name_which_is_not_pytorch_is_left_alone(node, tmp_path, name):
+    (tmp_path / "mine" / name).parent.mkdir(parents=True)
+    (tmp_path / "mine" / name).touch()
+    beside = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "mine"), os.environ.get("PYTHONPATH", "")])}
+    told = run("pfo_gpu", "doctor", **beside)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert f"PyTorch: not there: {tmp_path / 'mine' / 'torch'}" in told.stdout
+    opens = "import torch, pfo_gpu; print(pfo_gpu.Session(gpu='cuda:0', sync='device').step_begin())"
+    trained = subprocess.run(
+        [sys.executable, "-c", opens], env={**os.environ, **beside}, capture_output=True, text=True
+    )
+    assert (trained.stdout, trained.stderr) == ("None\n", "")
+    loaded = run("pfo_gpu.load", "--gpus", node.gpus[1], "--job", "load", **beside)
+    assert loaded.returncode == 1 and "is not PyTorch" in loaded.stderr + loaded.stdout
+
+
 def test_the_doctor_names_what_is_missing(node, tmp_path):
     node.kill_daemon()
     told = run("pfo_gpu", "doctor", PFO_SOCKET=str(tmp_path / "none"))

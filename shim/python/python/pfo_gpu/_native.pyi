@@ -3,7 +3,7 @@ from typing import Callable, Final, Mapping, Optional, Sequence, Union, final
 
 from pfo_gpu.instruction import Name
 
-from typing_extensions import disjoint_base
+from typing_extensions import Self, disjoint_base
 
 __all__ = [
     "Bound",
@@ -94,7 +94,8 @@ class Counters:
 class Session:
     """A session that is over until ``_open`` opens it."""
 
-    def __new__(cls, *_arguments: object, **_named_arguments: object) -> Session: ...
+    # Not `Session`: of that type, pyright would take what a subclass makes.
+    def __new__(cls, *_arguments: object, **_named_arguments: object) -> Self: ...
     def _open(
         self,
         *,

@@ -8,6 +8,16 @@ import sys
 from typing import Any, Callable, Optional
 
 
+def pytorch() -> Any:
+    """PyTorch if the trainer has imported it. Its name may be that of a file or folder beside the trainer."""
+    return real_pytorch(sys.modules.get("torch"))
+
+
+def real_pytorch(torch: Any) -> Any:
+    """A module ``torch`` if it is PyTorch, else None."""
+    return torch if hasattr(torch, "cuda") else None
+
+
 def driven(gpu: object = None) -> Optional[str]:
     """The name of the GPU that a rank drives, as far as the caller and PyTorch say it.
 
@@ -15,7 +25,7 @@ def driven(gpu: object = None) -> Optional[str]:
     """
     if gpu is not None and str(gpu) != "cuda":
         return str(gpu)
-    torch: Any = sys.modules.get("torch")
+    torch = pytorch()
     if (gpu is None and os.environ.get("PFO_GPU")) or torch is None or not torch.cuda.is_initialized():
         return None
     current = int(torch.cuda.current_device())
@@ -37,7 +47,7 @@ def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
 
     def current(ordinal: Optional[int]) -> int:
         nonlocal handle
-        torch: Any = sys.modules.get("torch")
+        torch = pytorch()
         if ordinal is None:
             ordinal = asked
         if handle is None:
@@ -59,7 +69,7 @@ def synchronize(gpu: object = None) -> Callable[[Optional[int]], Optional[bool]]
     asked = _ordinal(gpu)
 
     def wait(ordinal: Optional[int]) -> Optional[bool]:
-        torch: Any = sys.modules.get("torch")
+        torch = pytorch()
         if torch is None or not torch.cuda.is_initialized():
             return False
         # While a graph is captured nothing runs that could be waited for, and trying spoils it.

@@ -11,6 +11,7 @@ import stat
 from typing import Optional
 
 import pfo_gpu
+from pfo_gpu import cuda
 from pfo_gpu.integrations import releases
 from pfo_gpu.job import agreed_name
 
@@ -83,6 +84,9 @@ def _pytorch() -> str:
         torch = importlib.import_module("torch")
     except ImportError as error:
         return f"not there ({error}); calls count when they are made"
+    if cuda.real_pytorch(torch) is None:
+        where = getattr(torch, "__file__", None) or ", ".join(torch.__path__)
+        return f"not there: {where} is imported for it; rename that. Calls count when they are made"
     if not torch.cuda.is_available():
         return f"{torch.__version__} without CUDA; calls count when they are made"
     # As in a trainer: CUDA then resolves the ordinal itself.

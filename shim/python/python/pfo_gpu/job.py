@@ -56,8 +56,9 @@ def allowed(name: str) -> str:
 def initialized_distributed() -> Any:
     """``torch.distributed`` if the trainer has initialized it."""
     # Never imported for this: a trainer that uses it has it.
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed: Any = sys.modules.get("torch.distributed")
+    # A trainer's own folder `torch` may have something of this name.
+    if hasattr(distributed, "is_available") and distributed.is_available() and distributed.is_initialized():
         return distributed
     return None
 

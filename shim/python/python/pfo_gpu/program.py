@@ -7,6 +7,8 @@ import importlib.util
 import sys
 from typing import Any, Callable
 
+from pfo_gpu import cuda
+
 
 class Failed(Exception):
     """What is wrong and what to do about it."""
@@ -33,7 +35,9 @@ def require_pytorch() -> None:
 def imported_pytorch(*, gpus: int) -> Any:
     """PyTorch, which must see this number of GPUs."""
     require_pytorch()
-    torch: Any = importlib.import_module("torch")
+    torch = cuda.real_pytorch(importlib.import_module("torch"))
+    if torch is None:
+        raise Failed("the module `torch` that is found first is not PyTorch; run this in another folder")
     if not torch.cuda.is_available() or torch.cuda.device_count() != gpus:
         which = "the GPU" if gpus == 1 else f"the {gpus} GPUs"
         raise Failed(f"PyTorch {torch.__version__} does not see {which}; is it built for CUDA?")

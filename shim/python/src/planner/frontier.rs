@@ -33,14 +33,14 @@ impl Frontier {
     fn optimize(
         py: Python<'_>,
         pipeline: &Pipeline,
-        p2p_power: Power,
+        p2p_power: &pyo3::Bound<'_, PyAny>,
         site_power: f64,
         plans: usize,
         clock_per: &str,
         gpu: Option<String>,
         progress: Option<&pyo3::Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let power = p2p_power.by_clock().map_err(refused)?;
+        let power = Power::given(p2p_power)?.by_clock().map_err(refused)?;
         let pipeline = &pipeline.0;
         pipeline.profile().check_waiting(&power).map_err(refused)?;
         let per: ClockPer = clock_per.parse().map_err(refused)?;
@@ -61,7 +61,7 @@ impl Frontier {
     fn of_plans(
         profile: &Profile,
         plans: Vec<PyRef<'_, Plan>>,
-        p2p_power: Flat,
+        p2p_power: &pyo3::Bound<'_, PyAny>,
         gpu: Option<String>,
     ) -> PyResult<Self> {
         let first = plans
@@ -69,7 +69,7 @@ impl Frontier {
             .ok_or_else(|| error::PlanError::new_err("there is no plan; give some"))?;
         let pipeline = first.0.pipeline(&profile.profile).map_err(refused)?;
         let plans = plans.into_iter().map(|plan| plan.0.clone());
-        let power = p2p_power.of_stages().map_err(refused)?;
+        let power = Flat::given(p2p_power)?.of_stages().map_err(refused)?;
         pfo_planner::Frontier::of_plans(&pipeline, power, gpu, plans).map(Self).map_err(refused)
     }
 
@@ -78,7 +78,7 @@ impl Frontier {
         pfo_planner::Frontier::from_bytes(frontier).map(Self).map_err(refused)
     }
 
-    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<pyo3::Bound<'py, PyBytes>> {
+    pub(crate) fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<pyo3::Bound<'py, PyBytes>> {
         let bytes = py.detach(|| self.0.to_bytes()).map_err(refused)?;
         Ok(PyBytes::new(py, &bytes))
     }
@@ -161,8 +161,9 @@ impl Frontier {
         Ok((expected.iteration_time_s, expected.iteration_energy_j))
     }
 
-    fn bound(&self, py: Python<'_>) -> PyResult<Bound> {
-        interruptible(py, None, |report| self.0.bound_and_say(report)).map(Bound)
+    fn bound(slf: Py<Self>, py: Python<'_>) -> PyResult<Bound> {
+        let bound = interruptible(py, None, |report| slf.get().0.bound_and_say(report))?;
+        Ok(Bound { bound, frontier: slf })
     }
 
     #[getter]

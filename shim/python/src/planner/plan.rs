@@ -46,8 +46,13 @@ impl Plan {
     }
 
     /// Seconds and joules of the plan's replay over a profile, at a P2P-blocking power or the plan's own.
-    fn replay(&self, profile: &Profile, p2p_power: Option<Flat>) -> PyResult<(f64, f64)> {
-        let given = p2p_power.map(Flat::of_stages).transpose().map_err(refused)?;
+    fn replay(
+        &self,
+        profile: &Profile,
+        p2p_power: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(f64, f64)> {
+        let given = p2p_power.map(Flat::given).transpose()?;
+        let given = given.map(Flat::of_stages).transpose().map_err(refused)?;
         let power =
             given.map(PerStage::from).or_else(|| self.0.waiting_power()).ok_or_else(|| {
                 PlanError::new_err("the plan does not say its P2P-blocking power; give p2p_power")

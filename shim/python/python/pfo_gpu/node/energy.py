@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Protocol, Union, cast
 
 from pfo_gpu._native import NodeError
-from pfo_gpu.node.node import Node
-from pfo_gpu.node.status import JobStatus, Window
+from pfo_gpu.node.node import Node, job_in
+from pfo_gpu.node.status import JobStatus, Status, Window
 from pfo_gpu.session import Session
 
 
@@ -29,7 +28,7 @@ class StepReading:
     steps: int
     """The steps that were measured."""
     time_s: float
-    """Mean time of a step, in seconds."""
+    """Mean time of a step, in seconds, as ``pfod`` measured it from each begin to the next."""
     energy_j: Optional[float]
     """Mean energy of a step, of all of the job's GPUs on this node together, in joules; None if one of them has
     no energy counter."""
@@ -68,17 +67,18 @@ class _TakesScalars(Protocol):
 class _TakesMetrics(Protocol):
     """The module ``mlflow``, or a logger of Lightning."""
 
-    def log_metrics(self, metrics: dict[str, float], step: int) -> object: ...
+    # Loggers differ in what else a metric may be than a number, and a dict is of exactly one type.
+    def log_metrics(self, metrics: dict[str, Any], /, step: int) -> object: ...
 
 
 class _TakesLogs(Protocol):
-    """A run of Weights & Biases, or the module ``wandb``."""
+    """A run of Weights & Biases, the module ``wandb``, or an ``Accelerator``."""
 
-    def log(self, data: dict[str, Any], step: int) -> object: ...
+    def log(self, data: dict[str, Any], /, step: int) -> object: ...
 
 
 Tracker = Union[_TakesScalars, _TakesMetrics, _TakesLogs, Callable[[Mapping[str, float], int], object]]
-"""A ``SummaryWriter``, ``mlflow``, a run of ``wandb``, or a function of metrics and step."""
+"""A ``SummaryWriter``, ``mlflow``, a run of ``wandb``, a logger of Lightning, or a function of metrics and step."""
 
 
 class StepEnergy:
@@ -171,59 +171,106 @@ def _hand(tracker: Tracker, metrics: dict[str, float], step: int) -> None:
 
 
 def _watch(watcher: weakref.ref[StepEnergy]) -> None:
-    before: Optional[tuple[float, JobStatus]] = None
+    before: Optional[Status] = None
     while True:
         energy = watcher()
         if energy is None or energy._closed.is_set():
             return
         try:
-            now = (time.monotonic(), energy._node.status().job(energy._job))
-            reading = None if before is None else _between(before, now)
+            now = energy._node.status()
+            reading = _between(before, now, energy._job)
+            before = now
             if reading is not None:
                 energy._take(reading)
-            if reading is not None or before is None or not _goes_on(before[1], now[1]):
-                before = now
-        except (NodeError, KeyError) as error:
+        except NodeError as error:
             energy._report(f"the energy of steps is not known: {error}")
         closed, every_s = energy._closed, energy._every_s
         del energy
         closed.wait(every_s)
 
 
-def _goes_on(before: JobStatus, now: JobStatus) -> bool:
-    return [(rank.rank, rank.pid) for rank in before.ranks] == [(rank.rank, rank.pid) for rank in now.ranks]
+@dataclass(frozen=True)
+class _Measured:
+    """The sums of a window, of which the status has the means."""
+
+    steps: int
+    time_s: float
+    energy_j: Optional[float]
+
+    @classmethod
+    def of(cls, window: Window) -> _Measured:
+        """What a window measured since it began."""
+        mean_j = window.iteration_energy_j
+        energy_j = None if mean_j is None else window.steps * mean_j
+        return cls(window.steps, window.steps * window.iteration_time_s, energy_j)
+
+    def since(self, before: _Measured) -> _Measured:
+        """What was measured after an earlier look at the same window."""
+        known = self.energy_j is not None and before.energy_j is not None
+        energy_j = cast(float, self.energy_j) - cast(float, before.energy_j) if known else None
+        return _Measured(self.steps - before.steps, self.time_s - before.time_s, energy_j)
 
 
-def _between(before: tuple[float, JobStatus], now: tuple[float, JobStatus]) -> Optional[StepReading]:
-    """What the steps between two looks took; None if there was no whole one."""
-    (then_s, then), (now_s, job) = before, now
-    pairs = list(zip(then.ranks, job.ranks))
-    if not pairs or not _goes_on(then, job):
+def _between(before: Optional[Status], now: Status, name: str) -> Optional[StepReading]:
+    """What the steps took that were measured between two looks; None if there was no whole one, or if what was
+    measured before cannot be told from it."""
+    job = job_in(now, name)
+    if before is None or not _is_same_daemon(before, now):
         return None
-    steps = min((new.step or 0) - (old.step or 0) for old, new in pairs)
-    if steps <= 0:
+    then = next((found for found in before.jobs if found.job == name), None)
+    if then is None or not _goes_on(then, job):
         return None
-    energies = [
-        None if old.energy_j is None or new.energy_j is None else new.energy_j - old.energy_j
-        for old, new in pairs
-    ]
-    known = [energy for energy in energies if energy is not None]
-    plan = None if job.plan is None or job.plan.suspended else job.plan.number
+    measured = _newly_measured(then.windows, job.windows)
+    if measured is None or measured.steps <= 0 or measured.time_s <= 0:
+        return None
+    under = job.windows[-1].plan
+    plan = None if under is None or under.suspended else under.number
     saving, slowdown = _compared(job.windows, plan)
     return StepReading(
         step=min(rank.step or 0 for rank in job.ranks),
-        steps=steps,
-        time_s=(now_s - then_s) / steps,
-        energy_j=sum(known) / steps if len(known) == len(energies) else None,
+        steps=measured.steps,
+        time_s=measured.time_s / measured.steps,
+        energy_j=None if measured.energy_j is None else measured.energy_j / measured.steps,
         plan=plan,
         saving=saving,
         slowdown=slowdown,
     )
 
 
+def _is_same_daemon(before: Status, now: Status) -> bool:
+    """Whether windows that look alike are the same ones: a daemon that was started again begins new ones."""
+    return now.daemon.pid == before.daemon.pid and now.daemon.uptime_s >= before.daemon.uptime_s
+
+
+def _goes_on(before: JobStatus, now: JobStatus) -> bool:
+    return [(rank.rank, rank.pid) for rank in before.ranks] == [(rank.rank, rank.pid) for rank in now.ranks]
+
+
+def _newly_measured(before: list[Window], now: list[Window]) -> Optional[_Measured]:
+    """What the newest window measured since an earlier look, which may have been before it began."""
+    if not now:
+        return None
+    newest = now[-1]
+    known, known_before = _under(now, _number(newest)), _under(before, _number(newest))
+    if len(known) > len(known_before):
+        return _Measured.of(newest)
+    # The daemon forgets old windows, and a rank that only now has a whole step changes the sums of all.
+    if len(known) < len(known_before) or known_before[-1].ranks != newest.ranks:
+        return None
+    return _Measured.of(newest).since(_Measured.of(known_before[-1]))
+
+
+def _number(window: Window) -> Optional[int]:
+    return None if window.plan is None else window.plan.number
+
+
+def _under(windows: list[Window], number: Optional[int]) -> list[Window]:
+    """The windows under the plan of a number, or at default clocks, oldest first."""
+    return [window for window in windows if _number(window) == number]
+
+
 def _compared(windows: list[Window], plan: Optional[int]) -> tuple[Optional[float], Optional[float]]:
-    under = [window for window in windows if window.plan is not None and window.plan.number == plan]
-    default = [window for window in windows if window.plan is None]
+    under, default = _under(windows, plan), _under(windows, None)
     if plan is None or not under or not default:
         return None, None
     planned, unplanned = under[-1], default[-1]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import operator
 import os
 import statistics
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -12,7 +15,7 @@ from pfo_gpu import _native
 from pfo_gpu._native import NodeError
 from pfo_gpu.node import status as status_of
 from pfo_gpu.node.connection import ask
-from pfo_gpu.node.status import PlanStatus, Status
+from pfo_gpu.node.status import JobStatus, PlanStatus, Status
 
 if TYPE_CHECKING:
     from pfo_gpu.planner import Plan, Profile
@@ -61,6 +64,9 @@ class Node:
 
     Every method raises :class:`NodeError` if the daemon does not answer, or refuses; the message says what to
     do about it.
+
+    Raises:
+        ValueError: ``patience_s`` is no time that can be waited.
     """
 
     def __init__(
@@ -70,6 +76,8 @@ class Node:
         *,
         patience_s: float = 10.0,
     ) -> None:
+        if not 0 <= patience_s <= threading.TIMEOUT_MAX:
+            raise ValueError(f"patience_s is {patience_s}; it must be a number of seconds from 0 on, and finite")
         self.socket = os.fspath(socket or os.environ.get("PFO_SOCKET") or _SOCKET)
         beside = os.path.join(os.path.dirname(self.socket), "pfo-agent.sock")
         self.agent_socket = os.fspath(agent_socket or os.environ.get("PFO_AGENT_SOCKET") or beside)
@@ -108,7 +116,12 @@ class Node:
         if plan is not None:
             target = {"Table": _table(plan, label)}
         request = {
-            "PlanSwap": {"job": _selector(job, uid), "target": target, "at_step": at_step, "wait": wait}
+            "PlanSwap": {
+                "job": _selector(job, uid),
+                "target": target,
+                "at_step": None if at_step is None else _whole("at_step", at_step, 64),
+                "wait": wait,
+            }
         }
         swapped = self._pfod(request, wait)["Swapped"]
         return Swapped(**{**swapped, "plan": status_of.plan_of(swapped["plan"])})
@@ -140,7 +153,7 @@ class Node:
             gpus: The models of the GPUs, if there is more than one profile.
             partition: How the model was divided among them, if there is more than one profile.
         """
-        selector = {"model": model, "uid": uid, "gpus": gpus, "partition": partition}
+        selector = {"model": model, "uid": _user(uid), "gpus": gpus, "partition": partition}
         return _profile(self._agent({"ProfileRead": selector})["Profile"]["csv"])
 
     def sweep(
@@ -173,12 +186,14 @@ class Node:
             uid: Whose job; else the caller's own.
         """
         settings = {
-            "steps": steps,
-            "settling_steps": settling_steps,
-            "stride_mhz": stride_mhz,
-            "min_mhz": min_mhz,
+            "steps": _whole("steps", steps),
+            "settling_steps": _whole("settling_steps", settling_steps),
+            "stride_mhz": _whole("stride_mhz", stride_mhz),
+            "min_mhz": _whole("min_mhz", min_mhz),
             "max_slowdown": max_slowdown,
         }
+        if max_slowdown is not None and not math.isfinite(max_slowdown):
+            raise NodeError(f"max_slowdown is {max_slowdown}; it must be a share, such as 0.1")
         order = {"job": _selector(job, uid), "model": model, "settings": settings, "reuse": reuse}
         swept = self._agent({"SweepAttend": order}, wait=True)
         if "Reused" in swept:
@@ -196,13 +211,14 @@ class Node:
         It is that of the GPU if it was measured, else that of its model.
 
         Raises:
-            NodeError: It is not known of one of the stages; ``pfoctl p2p measure`` measures it.
+            NodeError: There is no such job, or it is not known of one of the stages; ``pfoctl p2p measure``
+                measures it.
         """
         status = self.status()
         models = {gpu.uuid: gpu.model for gpu in status.gpus}
         known = self._agent("P2pPowers")["P2pPowers"]
         of_stage: dict[int, list[float]] = {}
-        for rank in status.job(job, uid).ranks:
+        for rank in job_in(status, job, uid).ranks:
             power_w = _power_w(known, rank.gpu_uuid, models[rank.gpu_uuid])
             of_stage.setdefault(rank.stage, []).append(power_w)
         return [statistics.fmean(of_stage[stage]) for stage in sorted(of_stage)]
@@ -216,8 +232,28 @@ class Node:
         return ask(self.agent_socket, _native.agent_request_frame, request, patience_s, "pfo-agent")
 
 
+def job_in(status: Status, name: str, uid: Optional[int] = None) -> JobStatus:
+    """The job of a name; a :class:`NodeError` if there is none, as of what the daemons themselves refuse."""
+    try:
+        return status.job(name, uid)
+    except KeyError as error:
+        raise NodeError(error.args[0]) from None
+
+
 def _selector(job: str, uid: Optional[int]) -> dict[str, object]:
-    return {"job": job, "uid": uid}
+    return {"job": job, "uid": _user(uid)}
+
+
+def _user(uid: Optional[int]) -> Optional[int]:
+    return None if uid is None else _whole("uid", uid)
+
+
+def _whole(name: str, number: int, bits: int = 32) -> int:
+    """The number as the daemons take it; what is read from their JSON does not know what it was called."""
+    whole = operator.index(number)
+    if not 0 <= whole < 1 << bits:
+        raise NodeError(f"{name} is {whole}; it must be a whole number from 0 to {(1 << bits) - 1}")
+    return whole
 
 
 def _table(plan: Union[Plan, PathLike], label: Optional[str]) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Optional, Sequence, Union
+import operator
+from typing import Any, Iterable, Iterator, Optional, Sequence, SupportsIndex, Union, overload
 
 from pfo_gpu import _native
 from pfo_gpu.planner import files, pictures
@@ -15,7 +16,7 @@ class Frontier:
     """Plans from which neither time nor energy can be lowered without raising the other.
 
     :func:`pfo_gpu.plan` makes it, :meth:`read` reads what ``pfoctl plan optimize`` has written, and
-    :meth:`of_plans` is that of other plans. ``len(frontier)``, ``frontier[i]`` and iteration have all
+    :meth:`of_plans` is that of other plans. ``len(frontier)``, ``frontier[i]``, slices and iteration have all
     plans, fastest first: those up to the one of least energy, and those for stragglers beyond it.
     """
 
@@ -201,8 +202,17 @@ class Frontier:
     def __len__(self) -> int:
         return len(self._native)
 
-    def __getitem__(self, place: int) -> Plan:
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Plan: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Plan]: ...
+
+    def __getitem__(self, place: Union[SupportsIndex, slice]) -> Union[Plan, list[Plan]]:
         count = len(self)
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(count))]
+        place = operator.index(place)
         if not -count <= place < count:
             raise IndexError(f"the frontier has no plan {place}; it has {count} plans")
         return Plan(self._native.plan(place % count))
@@ -219,3 +229,8 @@ class Frontier:
             f"<pfo_gpu.Frontier of {len(self)} plans, {fastest_s:.4g} s {most_j:.5g} J (fastest) to "
             f"{cheapest_s:.4g} s {least_j:.5g} J (least energy)>"
         )
+
+
+def _bound_of(contents: bytes) -> _native.Bound:
+    """The bound of a frontier, as a pickled one is made again."""
+    return Frontier.from_bytes(contents).bound()

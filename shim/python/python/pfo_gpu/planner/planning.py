@@ -6,6 +6,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from pfo_gpu import _native
 from pfo_gpu.planner import files
+from pfo_gpu.planner.counts import count, counts
 from pfo_gpu.planner.frontier import Frontier
 from pfo_gpu.planner.profile import Profile
 
@@ -19,7 +20,7 @@ def plan(
     order: Union[files.PathLike, bytes, None] = None,
     chunks: int = 2,
     memory_limit: Union[int, Sequence[int]] = (),
-    fixed: Sequence[str] = (),
+    fixed: Union[str, Sequence[str]] = (),
     transfer_ms: float = 0.0,
     switch_latency_ms: float = 0.0,
     set_call_ms: float = 0.0,
@@ -47,7 +48,7 @@ def plan(
         memory_limit: How many more activations than in 1F1B a stage can keep, for ``"envpipe"``: one
             number, or one for each stage; no limit without.
         fixed: Instructions that stages run as well and whose time does not depend on the clock:
-            ``"load"``, ``"collective"``, ``"optimizer_step"``.
+            ``"load"``, ``"collective"``, ``"optimizer_step"``; one name, or several.
         transfer_ms: The time of a transfer between two stages, in milliseconds; if it is 0, what an order
             file says counts.
         switch_latency_ms: From the call that sets a clock until it is in force, in milliseconds.
@@ -61,6 +62,7 @@ def plan(
 
     Raises:
         PlanError: The profile or an argument is not valid; the error names value and place.
+        TypeError: An argument is of another type; the error names it, too.
         OSError: A file cannot be read.
     """
     if not isinstance(profile, Profile):
@@ -68,16 +70,15 @@ def plan(
     file: Optional[files.PathLike] = None
     if order is not None and not isinstance(order, bytes):
         file, order = order, files.read(order)
-    limits = [memory_limit] if isinstance(memory_limit, int) else list(memory_limit)
     with files.named(file):
         pipeline = _native.Pipeline(
             profile._native,
-            microbatches=microbatches,
+            microbatches=None if microbatches is None else count("microbatches", microbatches),
             schedule=schedule,
             order=order,
-            chunks=chunks,
-            memory_limit=limits,
-            fixed=list(fixed),
+            chunks=count("chunks", chunks, bits=16),
+            memory_limit=counts("memory_limit", memory_limit),
+            fixed=[fixed] if isinstance(fixed, str) else list(fixed),
             transfer_ms=transfer_ms,
             switch_latency_ms=switch_latency_ms,
             set_call_ms=set_call_ms,
@@ -86,7 +87,7 @@ def plan(
         pipeline,
         p2p_power=dict(p2p_power) if isinstance(p2p_power, Mapping) else p2p_power,
         site_power=site_power,
-        plans=plans,
+        plans=count("plans", plans),
         clock_per=clock_per,
         gpu=gpu,
         progress=progress,

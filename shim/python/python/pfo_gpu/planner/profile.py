@@ -68,6 +68,16 @@ class Profile:
         """Its rows, as a :class:`pandas.DataFrame` with the columns of :meth:`to_csv`."""
         return imported("pandas", "Profile.to_pandas").read_csv(io.StringIO(self.to_csv()))
 
+    @classmethod
+    def _of_treated(cls, csv: str) -> Profile:
+        """What a copy is made from: the warnings have been given."""
+        profile = cls.__new__(cls)
+        profile._native = _native.Profile(csv.encode(), combine="mean", noise="off")
+        return profile
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Profile._of_treated, (self.to_csv(),)
+
     def __repr__(self) -> str:
         return f"<pfo_gpu.Profile of {self.num_stages} stages>"
 

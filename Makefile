@@ -121,7 +121,7 @@ demo-fleet: programs ## Watch a pipeline over four simulated nodes be tuned (tak
 
 test: setup ## Run every test
 	$(BUILD_FOR_TESTS)
-	$(WITH_SIGNALS) $(WAITING) scripts/run-tests 3 --workspace --lib --bins --tests --examples
+	$(WITH_SIGNALS) $(WAITING) scripts/run-tests 2 --workspace --lib --bins --tests --examples
 	cargo test --workspace --doc
 	@$(MAKE) --no-print-directory test-python
 

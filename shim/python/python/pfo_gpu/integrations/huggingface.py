@@ -100,8 +100,8 @@ def _callback_class() -> Any:
     from transformers import TrainerCallback
 
     # A copy of the trainer, or one that is unpickled, has a callback that does nothing.
-    inert = {"__deepcopy__": lambda _hooks, _memo: TrainerCallback(), "__reduce__": lambda _hooks: (TrainerCallback, ())}
-    return type("PfoCallback", (_Hooks, TrainerCallback), inert)
+    copies = {"__reduce__": lambda _hooks: (TrainerCallback, ())}
+    return type("PfoCallback", (_Hooks, TrainerCallback), copies)
 
 
 class _Hooks:

@@ -83,7 +83,8 @@ def follow(
         schedule: The schedule. If it loads its order from a file, it must have done so.
         stages: The stage or stages with which it was made, if the schedule does not know them.
         session: The session; if there is none, one is opened with what the stages, the mesh and the
-            schedule say: the ranks and their numbers, the GPU and the number of microbatches.
+            schedule say: the ranks and their numbers, the GPU and the number of microbatches. It takes the place
+            of the rank's former one: where several schedules run, give the session of the first to the others.
         mesh: The ``DeviceMesh`` of all ranks, whose dimensions ``pp`` and ``tp`` are those of a pipeline and
             of tensor parallelism; every other one is data-parallel. Without a mesh, every pipeline of the
             job counts as a data-parallel replica.

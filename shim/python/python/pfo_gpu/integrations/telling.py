@@ -206,9 +206,6 @@ class Hook:
         if not self._is_compiling():
             self.told(*arguments)
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Run:
-        return _do_nothing
-
     def __reduce__(self) -> Any:
         return _do_nothing.__reduce__()
 

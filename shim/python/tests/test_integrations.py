@@ -1,6 +1,10 @@
 """What following a framework does to what it follows. The frameworks themselves are in `frameworks/`."""
 
+import copy
 import enum
+import functools
+import inspect
+import pickle
 import re
 import sys
 import threading
@@ -14,7 +18,10 @@ import pfo_gpu
 import pfo_gpu.integrations.accelerate
 import pfo_gpu.integrations.deepspeed
 import pfo_gpu.integrations.huggingface
+import pfo_gpu.integrations.lightning
+import pfo_gpu.integrations.megatron_bridge
 import pfo_gpu.integrations.pipelining
+import pfo_gpu.integrations.telling
 import pfo_gpu.integrations.torchtitan
 from pfo_gpu.integrations import releases
 from pfo_gpu.integrations.replicas import of_group, of_mesh
@@ -376,6 +383,121 @@ def test_with_an_optimizer_a_step_goes_on_until_it_has_stepped_or_the_next_one_b
     )
 
 
+class KeywordOptimizer(Optimizer):
+    """One that un-scales gradients itself, as `GradScaler` sees by its signature."""
+
+    def step(self, *, grad_scaler=None):
+        return grad_scaler
+
+
+class BareOptimizer(Optimizer):
+    """One whose step takes nothing."""
+
+    def step(self):
+        return self
+
+
+@pytest.mark.parametrize("kind", [Optimizer, KeywordOptimizer, BareOptimizer])
+def test_an_optimizers_step_has_the_same_signature_when_it_is_followed(recorder, kind):
+    optimizer = kind()
+    signature = inspect.signature(optimizer.step)
+    with pfo_gpu.integrations.pipelining.follow(Schedule(), Stage(0), optimizer=optimizer):
+        assert inspect.signature(optimizer.step) == signature
+        function = optimizer.step.__func__
+        assert inspect.signature(function.__get__(optimizer)) == signature
+        assert optimizer.step.__self__ is optimizer and optimizer.step.__name__ == "step"
+
+
+def schedule_learning_rate(optimizer):
+    """Puts a function around a step as PyTorch's schedulers of learning rates do."""
+    function = optimizer.step.__func__
+
+    @functools.wraps(function)
+    def step(*arguments, **named):
+        return function.__get__(optimizer, type(optimizer))(*arguments, **named)
+
+    optimizer.step = step
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_schedules_that_share_a_stage_and_an_optimizer_put_nothing_around_what_is_reported(
+    recorder, warnings, scheduled, shared
+):
+    stage, optimizer = Stage(0), Optimizer()
+    follow = functools.partial(pfo_gpu.integrations.pipelining.follow, stages=stage, optimizer=optimizer)
+    session = follow(Schedule())
+    if scheduled:
+        schedule_learning_rate(optimizer)
+    for _ in range(5):
+        schedule = Schedule()
+        session = follow(schedule, session=session if shared else None)
+    assert stage.forward_one_chunk.run.__func__ is Stage.forward_one_chunk
+    schedule.step(lambda: None)
+    assert optimizer.step() is optimizer
+    session.close()
+    stepped = ["optimizer_step 0", "end of optimizer_step 0", "end of step 0", "goodbye"]
+    recorder.expect("step 0", *stepped, connection=0 if shared else 5)
+    told = pfo_gpu.integrations.telling.told_of(optimizer.step)
+    assert told.run.__func__ is Optimizer.step and not pfo_gpu.integrations.telling.told_of(told.run)
+    assert len(warnings()) == 1 and "ran no forward" in warnings()[0]
+
+
+def test_two_schedules_of_a_session_both_report_what_they_share(recorder, warnings):
+    stage, optimizer = Stage(0), Optimizer()
+    schedules = [Schedule(), Schedule()]
+    session = None
+    for schedule in schedules:
+        session = pfo_gpu.integrations.pipelining.follow(schedule, stage, session, optimizer=optimizer)
+    for schedule in schedules:
+        schedule.step(lambda: stage.forward_one_chunk(0))
+        optimizer.step()
+    session.close()
+    ran = ["forward 0", "end of forward 0", "optimizer_step 0", "end of optimizer_step 0"]
+    recorder.expect("step 0", *ran, "end of step 0", "step 1", *ran, "end of step 1", "goodbye")
+    assert not warnings()
+
+
+class Counting(Schedule):
+    """A schedule that counts its own steps, and has a stage and an optimizer."""
+
+    def __init__(self):
+        self.steps, self._stage, self._n_microbatches, self.optimizer = 0, Stage(0), 1, Optimizer()
+
+    def step(self):
+        self.steps += 1
+        return self._stage.forward_one_chunk(0)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda of: pickle.loads(pickle.dumps(of))])
+def test_a_copy_of_what_is_followed_acts_on_itself_and_tells_nothing(recorder, duplicate):
+    schedule = Counting()
+    with pfo_gpu.integrations.pipelining.follow(schedule, optimizer=schedule.optimizer):
+        copied = duplicate(schedule)
+        assert copied.step() == (0, (), {}) and (copied.steps, schedule.steps) == (1, 0)
+        assert copied.optimizer.step() is copied.optimizer and copied.optimizer is not schedule.optimizer
+        assert b"pfo_gpu" not in pickle.dumps(schedule), "who reads it may have no pfo"
+        schedule.step()
+        schedule.optimizer.step()
+    ran = ["forward 0", "end of forward 0", "optimizer_step 0", "end of optimizer_step 0"]
+    recorder.expect("step 0", *ran, "end of step 0", "goodbye")
+
+
+def test_what_goes_on_after_another_session_has_replaced_its_own_is_one_warning(recorder, warnings):
+    first, second = Counting(), Counting()
+    pfo_gpu.integrations.pipelining.follow(first)
+    first.step()
+    session = pfo_gpu.integrations.pipelining.follow(second)
+    second.step()
+    assert not warnings(), "the first may be over, as in a notebook whose cell runs again"
+    first.step()
+    first.step()
+    assert len(warnings()) == 1 and "give the session of the first to the others" in warnings()[0]
+    session.close()
+    second.step()
+    assert len(warnings()) == 1, "who closes a session knows it"
+
+
 class ReduceTiedGrads:
     """A part of the reduction."""
 
@@ -441,13 +563,19 @@ class Hooked:
     """A model with PyTorch's hooks."""
 
     def __init__(self):
-        self.hooks = []
+        self._forward_pre_hooks, self._forward_hooks = {}, {}
+
+    @property
+    def hooks(self):
+        return [*self._forward_pre_hooks.values(), *self._forward_hooks.values()]
+
+    def register_forward_pre_hook(self, hook, **options):
+        self._forward_pre_hooks[0] = hook
+        return SimpleNamespace(remove=self._forward_pre_hooks.clear)
 
     def register_forward_hook(self, hook, **options):
-        self.hooks.append(hook)
-        return SimpleNamespace(remove=lambda: self.hooks.remove(hook))
-
-    register_forward_pre_hook = register_forward_hook
+        self._forward_hooks[0] = hook
+        return SimpleNamespace(remove=self._forward_hooks.clear)
 
 
 class Accelerator(SimpleNamespace):
@@ -468,6 +596,11 @@ class Accelerator(SimpleNamespace):
     def backward(self, loss):
         return loss
 
+    def prepare(self, model, optimizer):
+        self._models.append(model)
+        self._optimizers.append(optimizer)
+        return model, optimizer
+
 
 class Trainer:
     """A `Trainer` of Transformers."""
@@ -475,10 +608,21 @@ class Trainer:
     def __init__(self, accelerator):
         self.args = SimpleNamespace(n_gpu=1, process_index=0, world_size=1, gradient_accumulation_steps=1, device="cpu")
         self.accelerator, self.callbacks = accelerator, []
-        self.add_callback, self.remove_callback = self.callbacks.append, self.callbacks.remove
+
+    def add_callback(self, callback):
+        self.callbacks.append(callback)
+
+    def remove_callback(self, callback):
+        self.callbacks.remove(callback)
 
     def compute_loss(self, model):
         return model
+
+    def evaluate(self):
+        return self.compute_loss(5)
+
+    def train(self, run):
+        return run()
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -516,6 +660,110 @@ def test_an_accelerator_is_followed_wholly_or_not_at_all(recorder, warnings, fro
     assert len(model.hooks) == 2 and accelerator.backward(4) == 4
     assert pfo_gpu.integrations.accelerate.follow(accelerator) is session and len(model.hooks) == 2
     session.close()
+
+
+def told(hooks, trainer):
+    hooks.on_step_begin()
+    trainer.compute_loss(3)
+    trainer.accelerator.backward(4)
+    hooks.on_step_end()
+
+
+@pytest.fixture
+def hooked(recorder, monkeypatch):
+    """A trainer of Transformers that is followed, and its callback."""
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=SimpleNamespace))
+    trainer = Trainer(Accelerator())
+    with pfo_gpu.integrations.huggingface.follow(trainer):
+        yield trainer, trainer.callbacks[0]
+
+
+FORWARD = ["forward 0", "end of forward 0"]
+PASSES = [*FORWARD, "backward 0", "end of backward 0"]
+
+
+def test_a_training_of_transformers_that_is_interrupted_has_ended_its_step(hooked, recorder):
+    trainer, hooks = hooked
+
+    def interrupted():
+        hooks.on_step_begin()
+        trainer.compute_loss(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(interrupted)
+    hooks.on_step_begin()
+    assert trainer.evaluate() == 5, "nothing of it is said, even inside a step"
+    hooks.on_train_begin()
+    told(hooks, trainer)
+    recorder.expect("step 0", *FORWARD, "end of step 0", "step 1", "end of step 1", "step 2", *PASSES, "end of step 2")
+
+
+def test_the_backward_of_an_accelerator_that_a_trainer_makes_anew_is_told(hooked, recorder):
+    trainer, hooks = hooked
+    trainer.accelerator = Accelerator()
+    for _ in range(2):
+        hooks.on_train_begin()
+    told(hooks, trainer)
+    recorder.expect("step 0", *PASSES, "end of step 0")
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda of: pickle.loads(pickle.dumps(of))])
+def test_a_copy_of_a_trainer_of_transformers_tells_nothing(hooked, recorder, duplicate):
+    trainer, _ = hooked
+    copied = duplicate(trainer)
+    assert type(copied.callbacks[0]) is SimpleNamespace
+    assert copied.compute_loss.__self__ is copied and copied.accelerator.backward.__self__ is copied.accelerator
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda of: pickle.loads(pickle.dumps(of))])
+def test_a_copy_of_an_accelerator_has_models_and_optimizers_that_tell_nothing(recorder, duplicate):
+    accelerator = Accelerator()
+    with pfo_gpu.integrations.accelerate.follow(accelerator):
+        copied = duplicate(accelerator)
+        (model,), (optimizer,) = copied._models, copied._optimizers
+        assert optimizer.step() is optimizer and copied.backward(3) == 3
+        assert [hook(model, ()) for hook in model.hooks] == [None, None]
+        assert b"pfo_gpu" not in pickle.dumps(accelerator._models + accelerator._optimizers)
+
+
+def test_what_an_accelerator_prepares_later_is_followed_too_and_once(recorder):
+    accelerator = Accelerator()
+    follow = pfo_gpu.integrations.accelerate.follow
+    session = follow(accelerator)
+    for again in (False, True):
+        accelerator._models.clear(), accelerator._optimizers.clear()
+        model, optimizer = accelerator.prepare(Hooked(), Optimizer())
+        telling = pfo_gpu.integrations.telling.telling_of(optimizer.step)
+        assert len(model.hooks) == 2 and telling.session is session
+        if again:
+            assert follow(accelerator) is session and len(model.hooks) == 2
+        else:
+            session.close()
+            session = follow(accelerator)
+            assert telling.session is session
+    session.close()
+
+
+@pytest.mark.parametrize("kind", ["pipelining", "accelerate", "huggingface"])
+def test_a_name_of_a_job_that_is_none_is_one_warning_and_a_wrong_argument_an_error(
+    recorder, warnings, monkeypatch, kind
+):
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=SimpleNamespace))
+    followed = {"pipelining": Counting(), "accelerate": Accelerator(), "huggingface": Trainer(Accelerator())}[kind]
+    follow = getattr(pfo_gpu.integrations, kind).follow
+    with pytest.raises(TypeError, match="stepp"):
+        follow(followed, stepp=1)
+    monkeypatch.setenv("PFO_JOB", "my job")
+    assert follow(followed) is None
+    assert len(warnings()) == 1 and "my job" in warnings()[0]
+
+
+def test_a_callback_for_later_refuses_a_wrong_argument_at_setup():
+    with pytest.raises(TypeError, match="stepp"):
+        pfo_gpu.integrations.lightning.follow(SimpleNamespace(callbacks=[]), stepp=1)
+    with pytest.raises(TypeError, match="stepp"):
+        pfo_gpu.integrations.megatron_bridge.callback(stepp=1)
 
 
 def test_the_releases_that_are_named_are_those_that_the_matrix_installs():

@@ -78,10 +78,12 @@ class Session(_native.Session):
     Attributes:
         job: The job's name.
         rank: The global rank.
+        was_replaced: Whether a later session of the same job, rank and GPU in this process has closed this one.
     """
 
     job: Optional[str] = None
     rank: int = 0
+    was_replaced: bool = False
     _asked: Optional[str] = None
 
     def __init__(
@@ -145,7 +147,7 @@ class Session(_native.Session):
         holder = self._holder_in_this_process(super().problem)
         # The same rank, which has spelled its GPU otherwise.
         if holder is not None and (holder.job, holder.rank) == (self.job, self.rank):
-            holder.close()
+            holder._make_way()
             begin()
         deadline = time.monotonic() + min(setup_timeout_s, _CLOSED_SESSION_PATIENCE_S)
         while self._waits_for_closed_one() and time.monotonic() < deadline:
@@ -168,7 +170,11 @@ class Session(_native.Session):
         # The daemon would wait for its end, and in vain.
         for former in _open_sessions():
             if (former.job, former.rank, former._asked) == (self.job, self.rank, self._asked):
-                former.close()
+                former._make_way()
+
+    def _make_way(self) -> None:
+        self.was_replaced = True
+        self.close()
 
     @property
     def problem(self) -> Optional[_native.Problem]:

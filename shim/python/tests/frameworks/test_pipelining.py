@@ -1,6 +1,9 @@
 """The schedules of `torch.distributed.pipelining`, run by PyTorch itself."""
 
+import orders
 import pytest
+import scaled_training
+from model import MICROBATCHES
 
 TRAIN = "pipelining_training:train"
 STEPS = 2
@@ -46,3 +49,12 @@ def test_pairs_are_told_as_they_run_and_no_bit_changes(ranks, recorders, overlap
     paired = [any(name == "forward_backward" for name, *_ in result["order"]) for result in told]
     assert paired == [overlap] * len(told)
     recorders.expect(told, STEPS)
+
+
+@pytest.mark.parametrize("kind", [scaled_training.Scaled, scaled_training.ScaledByKeyword])
+def test_an_optimizer_that_is_given_a_scaler_is_given_it_when_it_is_followed(recorder, warnings, kind):
+    assert scaled_training.train(kind, followed=True) == scaled_training.train(kind, followed=False)
+    told = [f"{end}{name} {index}" for name, index, _ in orders.gpipe(MICROBATCHES) for end in ("", "end of ")]
+    told += ["optimizer_step 0", "end of optimizer_step 0"]
+    recorder.expect(*[mark for step in (0, 1) for mark in (f"step {step}", *told, f"end of step {step}")], "goodbye")
+    assert not warnings()

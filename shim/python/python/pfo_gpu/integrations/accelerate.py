@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from types import MethodType
+import logging
+from functools import partial
 from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
 from pfo_gpu.integrations.telling import (
     Run,
+    Swap,
     Telling,
     goes_on,
+    hook,
+    put,
     refuse,
     refuse_unknown,
     report_to,
@@ -24,10 +27,12 @@ from pfo_gpu.session import Session
 def follow(accelerator: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
     """Reports every forward, backward and optimizer's step of a training with an ``Accelerator``.
 
-    A step begins with the first forward of a model in training, and ends when the prepared optimizers have
-    stepped; accumulated microbatches belong to it. ``accelerator.backward`` is the ``backward``. Models that are
-    evaluated, or that run without gradients, are not reported. Followed a second time, an accelerator reports
-    once; if the first session is closed, to the new one.
+    A step begins with the first forward of a model in training. It ends when each prepared optimizer has stepped,
+    or with the first forward after one has: where two optimizers take turns, as those of a GAN do, an iteration is
+    two steps. Accumulated microbatches belong to their step. ``accelerator.backward`` is the ``backward``. Models
+    that are evaluated, that run without gradients, or that ``torch.compile`` compiles after ``prepare``, are not
+    reported. What is prepared later is followed too. Followed a second time, an accelerator reports once; if the
+    first session is closed, to the new one.
 
     Args:
         accelerator: The accelerator, after ``prepare`` has returned models and optimizers.
@@ -38,11 +43,12 @@ def follow(accelerator: Any, session: Optional[Session] = None, **rank: Any) -> 
         The session, which lives as long as the accelerator; None if it cannot be followed.
     """
     former = telling_of(getattr(accelerator, "backward", None))
+    if isinstance(former, _Steps):
+        former.take_prepared()
     if former is not None and goes_on(former, session):
         return former.session
     try:
         reason = _reason_against(accelerator)
-        models, optimizers = list(accelerator._models), list(accelerator._optimizers)
         described = {**_rank(accelerator), **rank} if session is None else {}
     except Exception as error:
         refuse_unknown(type(accelerator).__name__, "an Accelerator", error)
@@ -52,23 +58,20 @@ def follow(accelerator: Any, session: Optional[Session] = None, **rank: Any) -> 
         return None
 
     def swap(opened: Session) -> None:
-        steps = _Steps(Telling("Accelerate", opened, "accelerate"), accelerator, len(optimizers))
-        hooks: list[Any] = []
-        try:
-            for model in models:
-                # Not by another `forward`: a copy of the model would then run the forward of this one.
-                hooks.append(model.register_forward_pre_hook(steps.begin_forward, prepend=True))
-                hooks.append(model.register_forward_hook(steps.end_forward, always_call=True))
-            swap_in(
-                [(optimizer, "step", steps.optimizer_step(optimizer)) for optimizer in optimizers]
-                + [(accelerator, "backward", steps.telling.instruction("backward", accelerator.backward))]
-            )
-        except BaseException:
-            for hook in hooks:
-                hook.remove()
-            raise
+        steps = _Steps(opened, accelerator)
+        steps.take(
+            [
+                *put(steps, accelerator, "backward", steps.backward),
+                *(
+                    prepares
+                    for name in ("prepare", "prepare_model", "prepare_optimizer")
+                    if hasattr(accelerator, name)
+                    for prepares in put(steps, accelerator, name, steps.prepared)
+                ),
+            ]
+        )
 
-    refused = functools.partial(refuse_unknown, type(accelerator).__name__, "an Accelerator")
+    refused = partial(refuse_unknown, type(accelerator).__name__, "an Accelerator")
     return report_to(session, described, former, swap, refused)
 
 
@@ -94,52 +97,111 @@ def _rank(accelerator: Any) -> dict[str, Any]:
     }
 
 
-class _Steps:
+class _Steps(Telling):
     """Where one step ends and the next one begins, which no call of Accelerate says."""
 
-    def __init__(self, telling: Telling, accelerator: Any, optimizers: int) -> None:
-        self.telling = telling
+    def __init__(self, session: Session, accelerator: Any) -> None:
+        super().__init__("Accelerate", session, "accelerate")
         self._accelerator = accelerator
-        self._optimizers = optimizers
         self._stepped = 0
         self._running: Optional[Any] = None
+        self._has_begun = False
+
+    def take(self, swaps: list[Swap]) -> None:
+        """Follows what is prepared, and swaps these in too; all or nothing."""
+        undo: list[Run] = []
+        try:
+            for model in self._accelerator._models:
+                # Not by another `forward`: a copy of the model would then run the forward of this one.
+                register = partial(model.register_forward_pre_hook, prepend=True)
+                undo.append(hook(register, getattr(model, "_forward_pre_hooks", {}), self.begin_forward))
+                register = partial(model.register_forward_hook, always_call=True)
+                undo.append(hook(register, getattr(model, "_forward_hooks", {}), self.end_forward))
+            for optimizer in self._accelerator._optimizers:
+                swaps = [*swaps, *put(self, optimizer, "step", self.optimizer_step)]
+            swap_in(swaps)
+        except BaseException:
+            for remove in reversed(undo):
+                remove()
+            raise
+
+    def take_prepared(self) -> None:
+        """Follows what has been prepared since; a step that an earlier model has left open is over."""
+        try:
+            if any(telling_of(optimizer.step) is not self for optimizer in self._accelerator._optimizers):
+                self._end_step()
+            self.take([])
+        except Exception as error:
+            refuse_unknown("what the Accelerator has prepared", "a model or an optimizer", error)
+
+    def prepared(self, prepare: Run) -> Run:
+        def prepares(*arguments: Any, **named: Any) -> Any:
+            result = prepare(*arguments, **named)
+            self.take_prepared()
+            return result
+
+        return prepares
 
     def begin_forward(self, model: Any, _arguments: Any) -> None:
         import torch
 
         # A prepared model may be a part of another one.
-        if self._running is not None or not (model.training and torch.is_grad_enabled()):
+        inside = self._running is not None and self._running is not model
+        if inside or not (model.training and torch.is_grad_enabled()):
             return
+        self._end_forward()
         if self._stepped:
             self._end_step()
-        if not self.telling.in_step:
-            self.telling.begin_step()
+        if not self.in_step:
+            self._has_begun = True
+            self.begin_step()
         self._running = model
-        self.telling.begin("forward")
+        self.begin("forward")
 
     def end_forward(self, model: Any, _arguments: Any, _output: Any) -> None:
         if self._running is model:
+            self._end_forward()
+
+    def _end_forward(self) -> None:
+        """Ends the one that runs, if one does: PyTorch calls no hook for one that Ctrl-C has interrupted."""
+        if self._running is not None:
             self._running = None
-            self.telling.end()
+            self.end()
 
-    def optimizer_step(self, optimizer: Any) -> Run:
-        run = optimizer.step
-        told = self.telling.instruction("optimizer_step", run)
+    def backward(self, run: Run) -> Run:
+        told = self.instruction("backward", run)
 
-        @functools.wraps(run)
-        def stepped(_optimizer: Any, *arguments: Any, **named: Any) -> Any:
+        def backwards(*arguments: Any, **named: Any) -> Any:
+            self._end_forward()
+            return told(*arguments, **named)
+
+        return backwards
+
+    def optimizer_step(self, run: Run) -> Run:
+        told = self.instruction("optimizer_step", run)
+
+        def stepped(*arguments: Any, **named: Any) -> Any:
             if not self._accelerator.sync_gradients:
                 return run(*arguments, **named)
+            self._require_forward()
             try:
                 return told(*arguments, **named)
             finally:
                 self._stepped += 1
-                if self._stepped == self._optimizers:
+                if self._stepped >= len(self._accelerator._optimizers):
                     self._end_step()
 
-        # Schedulers of learning rates take the function out of the method.
-        return MethodType(stepped, optimizer)
+        return stepped
+
+    def _require_forward(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            logging.getLogger("pfo_gpu").warning(
+                "Accelerate is followed, but an optimizer stepped and no forward was seen; a model that torch.compile"
+                " compiles after accelerator.prepare is not reported: compile it before"
+            )
 
     def _end_step(self) -> None:
+        self._end_forward()
         self._stepped = 0
-        self.telling.end_step()
+        self.end_step()

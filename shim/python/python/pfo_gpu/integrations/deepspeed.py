@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import Any, Optional
 
 from pfo_gpu import cuda
@@ -10,11 +10,14 @@ from pfo_gpu.instruction import Name
 from pfo_gpu.integrations.telling import (
     Run,
     Telling,
+    Told,
     goes_on,
+    put,
     refuse_unknown,
     report_to,
     swap_in,
     telling_of,
+    told_of,
 )
 from pfo_gpu.session import Session
 
@@ -52,7 +55,6 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
         return former.session
     try:
         instructions = dict(engine._INSTRUCTION_MAP)
-        train_batch = engine.train_batch
         described = {**_rank(engine), **rank} if session is None else {}
     except Exception as error:
         refuse_unknown(name, "DeepSpeed's PipelineEngine", error)
@@ -60,15 +62,10 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
 
     def swap(opened: Session) -> None:
         telling = Telling(name, opened, "deepspeed")
-        told = {
-            instruction: _told(telling, instruction.__name__, run) if instruction.__name__ in _NAMES else run
-            for instruction, run in instructions.items()
-        }
-        swap_in([(engine, "_INSTRUCTION_MAP", told), (engine, "train_batch", telling.step(train_batch))])
+        told = {kind: _instruction(telling, kind.__name__, run) for kind, run in instructions.items()}
+        swap_in([(engine, "_INSTRUCTION_MAP", told), *put(telling, engine, "train_batch", telling.step)])
 
-    return report_to(
-        session, described, former, swap, functools.partial(refuse_unknown, name, "DeepSpeed's PipelineEngine")
-    )
+    return report_to(session, described, former, swap, partial(refuse_unknown, name, "DeepSpeed's PipelineEngine"))
 
 
 def _rank(engine: Any) -> dict[str, Any]:
@@ -86,9 +83,14 @@ def _rank(engine: Any) -> dict[str, Any]:
     }
 
 
+def _instruction(telling: Telling, instruction: str, run: Run) -> Run:
+    former = told_of(run)
+    plain = run if former is None else former.run
+    return Told(plain, telling, _told(telling, instruction, plain)) if instruction in _NAMES else run
+
+
 def _told(telling: Telling, instruction: str, run: Run) -> Run:
     # Its buffer is not the microbatch; that the session counts.
-    @functools.wraps(run)
     def told(engine: Any, *arguments: Any, phase: Optional[int] = None, **named: Any) -> Any:
         if phase is not None:
             named["phase"] = phase

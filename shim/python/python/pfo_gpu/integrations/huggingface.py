@@ -8,8 +8,10 @@ from typing import Any, Optional
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
 from pfo_gpu.integrations.telling import (
+    Swap,
     Telling,
     goes_on,
+    put,
     refuse,
     refuse_unknown,
     report_to,
@@ -48,7 +50,6 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
                 " GPU; start a process for each, as torchrun does",
             )
             return None
-        compute_loss, backward = trainer.compute_loss, trainer.accelerator.backward
         described = {**_rank(trainer), **rank} if session is None else {}
         callback = _callback_class()
     except Exception as error:
@@ -57,15 +58,10 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
 
     def swap(opened: Session) -> None:
         telling = Telling("Transformers' Trainer", opened, "transformers")
-        hooks = callback(telling)
+        hooks = callback(telling, trainer)
         trainer.add_callback(hooks)
         try:
-            swap_in(
-                [
-                    (trainer, "compute_loss", telling.instruction("forward", compute_loss)),
-                    (trainer.accelerator, "backward", telling.instruction("backward", backward)),
-                ]
-            )
+            swap_in(_swaps(telling, trainer))
         except BaseException:
             trainer.remove_callback(hooks)
             raise
@@ -86,17 +82,44 @@ def _rank(trainer: Any) -> dict[str, Any]:
     }
 
 
+def _swaps(telling: Telling, trainer: Any) -> list[Swap]:
+    swaps = put(telling, trainer, "compute_loss", partial(telling.instruction, "forward"))
+    for name in ("evaluate", "predict"):
+        if hasattr(trainer, name):
+            swaps += put(telling, trainer, name, telling.evaluation)
+    if hasattr(trainer, "train"):
+        swaps += put(telling, trainer, "train", telling.training)
+    return [*swaps, *_backward(telling, trainer)]
+
+
+def _backward(telling: Telling, trainer: Any) -> list[Swap]:
+    return put(telling, trainer.accelerator, "backward", partial(telling.instruction, "backward"))
+
+
 def _callback_class() -> Any:
     from transformers import TrainerCallback
 
-    return type("PfoCallback", (_Hooks, TrainerCallback), {})
+    # A copy of the trainer, or one that is unpickled, has a callback that does nothing.
+    copies = {"__reduce__": lambda _hooks: (TrainerCallback, ())}
+    return type("PfoCallback", (_Hooks, TrainerCallback), copies)
 
 
 class _Hooks:
     """Says when a step and its optimizer's step begin and end; the names are those of Transformers' hooks."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: Telling, trainer: Any) -> None:
         self._telling = telling
+        self._trainer = trainer
+
+    def on_train_begin(self, *_arguments: Any, **_named: Any) -> None:
+        # One with other batches, after one that found no memory.
+        self._telling.end_step()
+        # A search of hyperparameters makes the accelerator anew.
+        try:
+            if telling_of(self._trainer.accelerator.backward) is not self._telling:
+                swap_in(_backward(self._telling, self._trainer))
+        except Exception as error:
+            refuse_unknown("a new accelerator", "that of a Trainer of Transformers", error)
 
     def on_step_begin(self, *_arguments: Any, **_named: Any) -> None:
         self._telling.begin_step()

@@ -9,7 +9,16 @@ from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
-from pfo_gpu.integrations.telling import Run, Telling, open_session, refuse_unknown, require_session, swap_in
+from pfo_gpu.integrations.telling import (
+    Run,
+    Telling,
+    open_session,
+    put,
+    refuse_unknown,
+    require_arguments,
+    require_session,
+    swap_in,
+)
 from pfo_gpu.session import Session
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -20,6 +29,8 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Any:
 
     A trainer that has one already keeps it. Returns None if the trainer is none of Lightning's.
     """
+    require_session(session)
+    require_arguments(rank)
     try:
         for added in trainer.callbacks:
             if isinstance(getattr(added, "following", None), _Following):
@@ -80,6 +91,7 @@ class _Following:
 
     def __init__(self, session: Optional[Session], rank: dict[str, Any]) -> None:
         require_session(session)
+        require_arguments(rank)
         self.session = session
         self._opens = session is None
         self._rank = rank
@@ -97,15 +109,13 @@ class _Following:
             if self.session is None:
                 return
             strategy = trainer.strategy
-            swaps = [
-                (strategy, "training_step", self._told_training_step(strategy.training_step)),
-                (strategy, "optimizer_step", self._told_optimizer_step(strategy.optimizer_step)),
-            ]
-            swap_in(swaps)
+            telling = Telling("Lightning", self.session, _distribution(trainer))
+            swaps = put(telling, strategy, "training_step", self._told_training_step)
+            swap_in([*swaps, *put(telling, strategy, "optimizer_step", self._told_optimizer_step)])
         except Exception as error:
             refuse_unknown(type(trainer).__name__, "a Trainer of Lightning", error)
             return
-        self._telling = Telling("Lightning", self.session, _distribution(trainer))
+        self._telling = telling
         self._strategy = strategy
 
     def on_train_batch_start(self, _trainer: Any) -> None:
@@ -153,7 +163,6 @@ class _Following:
             self._telling.begin(name)
 
     def _told_training_step(self, run: Run) -> Run:
-        @functools.wraps(run)
         def told(*arguments: Any, **named: Any) -> Any:
             self._in_training_step = True
             self._change("forward")
@@ -166,7 +175,6 @@ class _Following:
         return told
 
     def _told_optimizer_step(self, run: Run) -> Run:
-        @functools.wraps(run)
         def told(*arguments: Any, **named: Any) -> Any:
             try:
                 return run(*arguments, **named)

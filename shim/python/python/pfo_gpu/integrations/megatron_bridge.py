@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from pfo_gpu.integrations import megatron
-from pfo_gpu.integrations.telling import refuse_unknown, require_session
+from pfo_gpu.integrations.telling import refuse_unknown, require_arguments, require_session
 from pfo_gpu.session import Session
 
 
@@ -27,6 +27,7 @@ class Callback:
 
     def __init__(self, session: Optional[Session], rank: dict[str, Any]) -> None:
         require_session(session)
+        require_arguments({name: value for name, value in rank.items() if name != "num_microbatches"})
         self.session = session
         self._rank = rank
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from functools import partial
 from typing import Any, Optional
 
@@ -10,8 +9,9 @@ from pfo_gpu.instruction import Name
 from pfo_gpu.integrations.telling import (
     Run,
     Telling,
-    as_method,
     goes_on,
+    hook,
+    put,
     refuse_unknown,
     report_to,
     swap_in,
@@ -51,20 +51,21 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
 
     def swap(opened: Session) -> None:
         pipeline = _Pipeline(Telling("Nanotron", opened, "nanotron"), is_last)
-        step = pipeline.telling.instruction("optimizer_step", optimizer.step)
-        hook = first.pp_block.register_forward_pre_hook(pipeline.computes)
+        telling, block = pipeline.telling, first.pp_block
+        kept = getattr(block, "_forward_pre_hooks", {})
+        unhook = hook(block.register_forward_pre_hook, kept, pipeline.computes)
         try:
             swap_in(
                 [
-                    (engine, "forward", pipeline.told("forward", engine.forward)),
-                    (engine, "backward", pipeline.told("backward", engine.backward)),
-                    (first.p2p, "recv_tensors", pipeline.received(first.p2p.recv_tensors)),
-                    (optimizer, "step", as_method(step, optimizer)),
-                    (trainer, "training_step", pipeline.telling.step(trainer.training_step)),
+                    *put(telling, engine, "forward", partial(pipeline.told, "forward")),
+                    *put(telling, engine, "backward", partial(pipeline.told, "backward")),
+                    *put(telling, first.p2p, "recv_tensors", pipeline.received),
+                    *put(telling, optimizer, "step", partial(telling.instruction, "optimizer_step")),
+                    *put(telling, trainer, "training_step", telling.step),
                 ]
             )
         except BaseException:
-            hook.remove()
+            unhook()
             raise
 
     return report_to(session, described, former, swap, refused)
@@ -112,7 +113,6 @@ class _Pipeline:
         self._waits: Optional[Name] = None
 
     def told(self, name: Name, run: Run) -> Run:
-        @functools.wraps(run)
         def told(*arguments: Any, **named: Any) -> Any:
             self._waits = name
             if name == "backward" and self._is_last:
@@ -126,7 +126,6 @@ class _Pipeline:
         return told
 
     def received(self, run: Run) -> Run:
-        @functools.wraps(run)
         def received(*arguments: Any, **named: Any) -> Any:
             tensors = run(*arguments, **named)
             # Activations are several; the first block says when all are there.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -13,13 +12,16 @@ from pfo_gpu.instruction import Name
 from pfo_gpu.integrations.replicas import of_group, of_mesh
 from pfo_gpu.integrations.telling import (
     Run,
+    Swap,
     Telling,
-    as_method,
+    Told,
     goes_on,
+    put,
     refuse_unknown,
     report_to,
     swap_in,
     telling_of,
+    told_of,
 )
 from pfo_gpu.session import Session
 
@@ -81,7 +83,8 @@ def follow(
         schedule: The schedule. If it loads its order from a file, it must have done so.
         stages: The stage or stages with which it was made, if the schedule does not know them.
         session: The session; if there is none, one is opened with what the stages, the mesh and the
-            schedule say: the ranks and their numbers, the GPU and the number of microbatches.
+            schedule say: the ranks and their numbers, the GPU and the number of microbatches. It takes the place
+            of the rank's former one: where several schedules run, give the session of the first to the others.
         mesh: The ``DeviceMesh`` of all ranks, whose dimensions ``pp`` and ``tp`` are those of a pipeline and
             of tensor parallelism; every other one is data-parallel. Without a mesh, every pipeline of the
             job counts as a data-parallel replica.
@@ -111,7 +114,7 @@ def follow(
         session,
         described,
         former,
-        lambda opened: swap_in(_swaps(Telling(name, opened, "torch"), schedule, own, optimizer)),
+        lambda opened: swap_in(_swaps(_telling(name, opened, own, optimizer), schedule, own, optimizer)),
         partial(refuse_unknown, name, "a schedule with stages"),
     )
 
@@ -136,54 +139,66 @@ def _rank(schedule: Any, stage: Any, mesh: Any) -> dict[str, Any]:
     }
 
 
-def _swaps(
-    telling: Telling, schedule: Any, stages: list[Stage], optimizer: Optional[Optimizer]
-) -> list[tuple[Any, str, Any]]:
-    swaps: list[tuple[Any, str, Any]] = []
+def _telling(name: str, session: Session, stages: list[Stage], optimizer: Optional[Optimizer]) -> Telling:
+    """That of another schedule of the session, if they share something: either of them may run it."""
+    steps = [] if optimizer is None else [optimizer.step]
+    for run in [*(stage.forward_one_chunk for stage in stages), *steps]:
+        former = telling_of(run)
+        if former is not None and former.session is session:
+            return former
+    return Telling(name, session, "torch")
+
+
+def _swaps(telling: Telling, schedule: Any, stages: list[Stage], optimizer: Optional[Optimizer]) -> list[Swap]:
+    swaps: list[Swap] = []
     for chunk, stage in enumerate(stages):
         for method, name in _NAMES.items():
-            swaps.append((stage, method, _told(telling, name, getattr(stage, method), chunk)))
+            swaps += put(telling, stage, method, partial(_told, telling, name, chunk))
         if hasattr(getattr(stage, "submod", None), "set_requires_gradient_sync"):
             for method in _REDUCTIONS:
                 if hasattr(stage, method):
-                    swaps.append((stage, method, _reduced(telling, getattr(stage, method), chunk)))
+                    swaps += put(telling, stage, method, partial(_reduced, telling, chunk))
     swaps += _overlaps(telling, schedule, stages)
     if optimizer is not None:
-        swaps.append((optimizer, "step", as_method(_stepped(telling, optimizer.step), optimizer)))
+        swaps += put(telling, optimizer, "step", partial(_stepped, telling))
     if hasattr(schedule, "eval"):
-        swaps.append((schedule, "eval", telling.evaluation(schedule.eval)))
-    return [*swaps, (schedule, "step", telling.step(schedule.step, goes_on=optimizer is not None))]
+        swaps += put(telling, schedule, "eval", telling.evaluation)
+    return [*swaps, *put(telling, schedule, "step", partial(telling.step, goes_on=optimizer is not None))]
 
 
 # By the names that PyTorch gives its kinds of actions.
 _OVERLAP = "OVERLAP_F_B"
 
 
-def _overlaps(telling: Telling, schedule: Any, stages: list[Stage]) -> list[tuple[Any, str, Any]]:
+def _overlaps(telling: Telling, schedule: Any, stages: list[Stage]) -> list[Swap]:
     """What reports pairs that a registered function overlaps, be it registered already or later."""
-    register = getattr(schedule, "register_custom_function", None)
     functions = getattr(schedule, "_comp_type_to_function_map", None)
-    if register is None or functions is None:
+    if functions is None or not hasattr(schedule, "register_custom_function"):
         return []
     chunks = {stage.stage_index: chunk for chunk, stage in enumerate(stages)}
 
     def told(kind: Any, run: Run) -> Run:
-        return _overlapped(telling, run, chunks) if getattr(kind, "name", None) == _OVERLAP else run
+        if getattr(kind, "name", None) != _OVERLAP:
+            return run
+        former = told_of(run)
+        plain = run if former is None else former.run
+        return Told(plain, telling, _overlapped(telling, chunks, plain))
 
-    @functools.wraps(register)
-    def registered(computation_type: Any, custom_function: Run) -> Any:
-        return register(computation_type, told(computation_type, custom_function))
+    def registering(register: Run) -> Run:
+        def registered(computation_type: Any, custom_function: Run) -> Any:
+            return register(computation_type, told(computation_type, custom_function))
+
+        return registered
 
     # PyTorch's own looks the functions up in the schedule, whenever it is called.
     known = {kind: told(kind, run) for kind, run in functions.items()}
     return [
         (schedule, "_comp_type_to_function_map", known),
-        (schedule, "register_custom_function", registered),
+        *put(telling, schedule, "register_custom_function", registering),
     ]
 
 
-def _overlapped(telling: Telling, run: Run, chunks: dict[int, int]) -> Run:
-    @functools.wraps(run)
+def _overlapped(telling: Telling, chunks: dict[int, int], run: Run) -> Run:
     def overlapped(action: Any, *arguments: Any, **named: Any) -> Any:
         backward = action.sub_actions[-1]
         telling.begin("forward_backward", backward.microbatch_index, chunks[backward.stage_index])
@@ -218,10 +233,9 @@ _NAMES: dict[str, Callable[..., Name]] = {
 _REDUCTIONS = ("perform_reduce_grad", "wait_for_gradient_reduction")
 
 
-def _reduced(telling: Telling, run: Run, chunk: int) -> Run:
+def _reduced(telling: Telling, chunk: int, run: Run) -> Run:
     told = telling.instruction("collective", run, chunk)
 
-    @functools.wraps(run)
     def reduced(*arguments: Any, **named: Any) -> Any:
         return (run if telling.in_instruction else told)(*arguments, **named)
 
@@ -231,7 +245,6 @@ def _reduced(telling: Telling, run: Run, chunk: int) -> Run:
 def _stepped(telling: Telling, run: Run) -> Run:
     told = telling.instruction("optimizer_step", run)
 
-    @functools.wraps(told)
     def stepped(*arguments: Any, **named: Any) -> Any:
         try:
             return told(*arguments, **named)
@@ -241,9 +254,8 @@ def _stepped(telling: Telling, run: Run) -> Run:
     return stepped
 
 
-def _told(telling: Telling, name: Callable[..., Name], run: Run, chunk: int) -> Run:
+def _told(telling: Telling, name: Callable[..., Name], chunk: int, run: Run) -> Run:
     # What follows the microbatch differs between releases of PyTorch, and is passed on as it is.
-    @functools.wraps(run)
     def told(microbatch: int, *arguments: Any, **named: Any) -> Any:
         # Part of a pair, which may run it on another thread.
         if telling.in_instruction:

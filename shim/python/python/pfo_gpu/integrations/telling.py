@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
+import inspect
 import logging
+import sys
+from collections.abc import Mapping
 from types import MethodType
 from typing import Any, Callable, Optional
 
@@ -12,6 +17,7 @@ from pfo_gpu.integrations import releases
 from pfo_gpu.session import Session
 
 Run = Callable[..., Any]
+Swap = tuple[Any, str, Any]
 
 
 class Telling:
@@ -29,15 +35,26 @@ class Telling:
         self._distribution = distribution
         self._silent = False
         self._has_told = False
+        self._misses_session = False
 
     def begin_step(self) -> None:
-        if not self._silent:
-            self.in_step = True
-            self.session.step_begin()
+        if self._silent:
+            return
+        # What interrupts a training tells no end.
+        self.end_step()
+        if self.session.was_replaced and not self._misses_session:
+            self._misses_session = True
+            logging.getLogger("pfo_gpu").warning(
+                "%s is not reported any more: another session of the same rank has replaced its own; where several"
+                " are followed, give the session of the first to the others (session=)",
+                self._framework,
+            )
+        self.in_step = True
+        self.session.step_begin()
 
     def end_step(self) -> None:
         if self.in_step:
-            self.in_step = False
+            self.in_step = self.in_instruction = False
             self.session.step_end()
             if not self._has_told:
                 self._has_told = True
@@ -63,7 +80,6 @@ class Telling:
     def instruction(self, name: Name, run: Run, chunk: int = 0) -> Run:
         """A function that runs and reports an instruction, whose microbatches are counted."""
 
-        @functools.wraps(run)
         def told(*arguments: Any, **named: Any) -> Any:
             self.begin(name, chunk=chunk)
             try:
@@ -71,17 +87,12 @@ class Telling:
             finally:
                 self.end()
 
-        told.pfo_telling = self  # type: ignore[attr-defined]
         return told
 
     def step(self, run: Run, goes_on: bool = False) -> Run:
         """A function that runs and reports a training step, which goes on until ``end_step`` if that is said."""
 
-        @functools.wraps(run)
         def told(*arguments: Any, **named: Any) -> Any:
-            # An evaluation may run a step inside one that goes on.
-            if not self._silent:
-                self.end_step()
             self.begin_step()
             try:
                 return run(*arguments, **named)
@@ -89,13 +100,22 @@ class Telling:
                 if not goes_on:
                     self.end_step()
 
-        told.pfo_telling = self  # type: ignore[attr-defined]
         return told
+
+    def training(self, run: Run) -> Run:
+        """A function after which no step goes on, even if it is interrupted."""
+
+        def ended(*arguments: Any, **named: Any) -> Any:
+            try:
+                return run(*arguments, **named)
+            finally:
+                self.end_step()
+
+        return ended
 
     def evaluation(self, run: Run) -> Run:
         """A function of which nothing is reported, even if it runs a step."""
 
-        @functools.wraps(run)
         def untold(*arguments: Any, **named: Any) -> Any:
             self._silent = True
             try:
@@ -106,29 +126,113 @@ class Telling:
         return untold
 
 
-def as_method(run: Run, owner: Any) -> Run:
-    """A function as a method: schedulers of learning rates take the function out of an optimizer's."""
+class Told:
+    """A method, or a function, that is also reported.
 
-    @functools.wraps(run)
-    def method(_owner: Any, *arguments: Any, **named: Any) -> Any:
-        return run(*arguments, **named)
+    A deep copy or a pickle of its owner has the method itself, of the copy: it acts on the copy, and is reported to
+    nobody. To whoever looks closer it is the bound method that it stands for.
+    """
 
-    return MethodType(method, owner)
+    __wrapped__: Run
+
+    def __init__(self, run: Run, telling: Telling, tells: Run) -> None:
+        functools.update_wrapper(self, run)
+        self.run = run
+        self.telling = telling
+        self.tells = tells
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.tells(*arguments, **named)
+
+    @property
+    def __self__(self) -> Any:
+        return self.run.__self__  # type: ignore[attr-defined]
+
+    @property
+    def __func__(self) -> Run:
+        """The function of the method: schedulers of learning rates put their own around an optimizer's."""
+        run = self.run
+
+        def unbound(_owner: Any, *arguments: Any, **named: Any) -> Any:
+            return self.tells(*arguments, **named)
+
+        function = functools.wraps(getattr(run, "__func__", run))(unbound)
+        if not isinstance(run, MethodType):
+            # It has no parameter for its owner.
+            del function.__wrapped__
+        function.pfo_told = self  # type: ignore[attr-defined]
+        return function
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.run, memo)
+
+    def __reduce__(self) -> Any:
+        # Whoever unpickles it may have no pfo.
+        return self.run.__reduce__() if isinstance(self.run, MethodType) else (functools.partial, (self.run,))
 
 
-def telling_of(step: object) -> Optional[Telling]:
-    """What reports a step already, if something does."""
-    telling = getattr(step, "pfo_telling", None)
-    return telling if isinstance(telling, Telling) else None
+def told_of(run: object) -> Optional[Told]:
+    """What is reported of this, even if a scheduler of learning rates has put its own function around it."""
+    told = run if isinstance(run, Told) else getattr(run, "pfo_told", None)
+    return told if isinstance(told, Told) else None
+
+
+def telling_of(run: object) -> Optional[Telling]:
+    """What reports this already, if something does."""
+    told = told_of(run)
+    return None if told is None else told.telling
+
+
+def put(telling: Telling, owner: Any, name: str, tells: Callable[[Run], Run]) -> list[Swap]:
+    """What has a method of an owner reported, instead of by what has reported it so far."""
+    run = getattr(owner, name)
+    told = told_of(run)
+    if told is None:
+        return [(owner, name, Told(run, telling, tells(run)))]
+    return [(told, "telling", telling), (told, "tells", tells(told.run))]
+
+
+class Hook:
+    """A hook that PyTorch keeps with a module. Copies and pickles of the module have one that does nothing."""
+
+    def __init__(self, told: Run) -> None:
+        self.told = told
+        # Not in all releases.
+        compiler = getattr(sys.modules.get("torch"), "compiler", None)
+        self._is_compiling = getattr(compiler, "is_compiling", bool)
+
+    def __call__(self, *arguments: Any) -> None:
+        # No compiler can take a session into its graph, and one that must take all would raise.
+        if not self._is_compiling():
+            self.told(*arguments)
+
+    def __reduce__(self) -> Any:
+        return _do_nothing.__reduce__()
+
+
+# Takes everything, and is there without pfo too.
+_do_nothing: Run = contextlib.nullcontext().__exit__
+
+
+def hook(register: Callable[[Hook], Any], kept: Mapping[int, Any], told: Run) -> Callable[[], None]:
+    """Has a module call this, instead of what it has called so far; returns what undoes that."""
+    former = next((one for one in kept.values() if isinstance(one, Hook)), None)
+    if former is None:
+        remove: Callable[[], None] = register(Hook(told)).remove
+        return remove
+    before, former.told = former.told, told
+    return functools.partial(setattr, former, "told", before)
 
 
 def open_session(described: dict[str, Any]) -> Optional[Session]:
-    """The session of a rank that a framework describes; None, with one warning, if the description is wrong.
+    """The session of a rank that framework and environment describe; None, with one warning, if they are wrong.
 
-    For what opens a session while a framework already trains, where nothing may raise.
+    Raises ``TypeError`` for an argument that no session has, which only the caller can have given.
     """
     try:
         return Session(**described)
+    except TypeError:
+        raise
     except Exception as error:
         logging.getLogger("pfo_gpu").warning("training at default clocks: %s", error)
         return None
@@ -138,6 +242,13 @@ def require_session(session: object) -> None:
     """Raises ``TypeError`` at setup for what would raise in each call of the training loop."""
     if session is not None and not isinstance(session, Session):
         raise TypeError(f"session is a {type(session).__name__}, and not a pfo_gpu.Session")
+
+
+def require_arguments(rank: dict[str, Any]) -> None:
+    """Raises ``TypeError`` at setup for an argument that no session has, where a session is opened later."""
+    for name in rank:
+        if name not in inspect.signature(Session.__init__).parameters:
+            raise TypeError(f"pfo_gpu.Session has no argument {name!r}")
 
 
 def report_to(
@@ -152,7 +263,9 @@ def report_to(
     What is followed already keeps what ``former`` has put around it.
     """
     require_session(session)
-    reported = Session(**described) if session is None else session
+    reported = open_session(described) if session is None else session
+    if reported is None:
+        return None
     if former is not None:
         former.session = reported
         return reported
@@ -171,7 +284,7 @@ def goes_on(telling: Telling, session: Optional[Session]) -> bool:
     return not telling.session.closed and session in (None, telling.session)
 
 
-def swap_in(swaps: list[tuple[Any, str, Any]]) -> None:
+def swap_in(swaps: list[Swap]) -> None:
     """Gives objects these attributes; all of them, or none if one of them fails."""
     done: list[tuple[Any, str, bool, Any]] = []
     try:

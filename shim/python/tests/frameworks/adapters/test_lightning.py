@@ -111,3 +111,23 @@ def test_a_training_that_fails_ends_the_session(pl, recorder):
 def test_what_is_no_trainer_is_one_warning(recorder, warnings):
     assert pfo_gpu.integrations.lightning.follow(object()) is None
     assert len(warnings()) == 1 and recorder.said == []
+
+
+def test_what_is_trained_can_be_pickled_inside_of_fit(pl, recorder, warnings):
+    pickled = []
+
+    class Pickling(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            with pytest.MonkeyPatch.context() as patch:
+                # Neither this callback nor the module is one that pickle finds.
+                patch.setattr(trainer.strategy, "_lightning_module", None)
+                patch.setattr(trainer.strategy, "_model", None)
+                pickled.append(pickle.dumps(trainer.strategy))
+
+    def follow(trainer):
+        trainer.callbacks.append(Pickling())
+        return pfo_gpu.integrations.lightning.follow(trainer)
+
+    trained(pl, follow)
+    assert pickled and not any(b"pfo_gpu" in state for state in pickled)
+    assert not warnings()

@@ -119,7 +119,7 @@ def test_a_forward_that_is_interrupted_does_not_silence_what_follows(recorder):
         raise KeyboardInterrupt
 
     with pfo_gpu.integrations.accelerate.follow(accelerator):
-        hook = model.register_forward_hook(interrupt)
+        hook = model.register_forward_pre_hook(interrupt)
         with pytest.raises(KeyboardInterrupt):
             model(torch.ones(1, 4))
         hook.remove()

@@ -12,12 +12,12 @@ from pfo_gpu.integrations.telling import (
     Telling,
     Told,
     goes_on,
+    plain,
     put,
     refuse_unknown,
     report_to,
     swap_in,
     telling_of,
-    told_of,
 )
 from pfo_gpu.session import Session
 
@@ -84,9 +84,10 @@ def _rank(engine: Any) -> dict[str, Any]:
 
 
 def _instruction(telling: Telling, instruction: str, run: Run) -> Run:
-    former = told_of(run)
-    plain = run if former is None else former.run
-    return Told(plain, telling, _told(telling, instruction, plain)) if instruction in _NAMES else run
+    if instruction not in _NAMES:
+        return run
+    run = plain(run)
+    return Told(run, telling, _told(telling, instruction, run))
 
 
 def _told(telling: Telling, instruction: str, run: Run) -> Run:

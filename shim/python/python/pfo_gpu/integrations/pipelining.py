@@ -16,12 +16,12 @@ from pfo_gpu.integrations.telling import (
     Telling,
     Told,
     goes_on,
+    plain,
     put,
     refuse_unknown,
     report_to,
     swap_in,
     telling_of,
-    told_of,
 )
 from pfo_gpu.session import Session
 
@@ -180,9 +180,8 @@ def _overlaps(telling: Telling, schedule: Any, stages: list[Stage]) -> list[Swap
     def told(kind: Any, run: Run) -> Run:
         if getattr(kind, "name", None) != _OVERLAP:
             return run
-        former = told_of(run)
-        plain = run if former is None else former.run
-        return Told(plain, telling, _overlapped(telling, chunks, plain))
+        run = plain(run)
+        return Told(run, telling, _overlapped(telling, chunks, run))
 
     def registering(register: Run) -> Run:
         def registered(computation_type: Any, custom_function: Run) -> Any:

@@ -130,7 +130,7 @@ class Told:
     """A method, or a function, that is also reported.
 
     A deep copy or a pickle of its owner has the method itself, of the copy: it acts on the copy, and is reported to
-    nobody. To whoever looks closer it is the bound method that it stands for.
+    nobody. Its signature, ``__self__`` and ``__func__`` are those of the method.
     """
 
     __wrapped__: Run
@@ -175,6 +175,12 @@ def told_of(run: object) -> Optional[Told]:
     """What is reported of this, even if a scheduler of learning rates has put its own function around it."""
     told = run if isinstance(run, Told) else getattr(run, "pfo_told", None)
     return told if isinstance(told, Told) else None
+
+
+def plain(run: Run) -> Run:
+    """This without what reports it."""
+    told = told_of(run)
+    return run if told is None else told.run
 
 
 def telling_of(run: object) -> Optional[Telling]:

@@ -32,6 +32,7 @@ mod refusal;
 mod settings;
 mod straggler;
 mod sweep;
+mod tune;
 mod watch;
 
 pub use cli::{Arguments, ConfigSource};

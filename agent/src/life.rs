@@ -30,6 +30,7 @@ use crate::profile::ProfileStore;
 use crate::settings::{InForce, Settings};
 use crate::straggler::{JobFiles, Stragglers, share_frontiers};
 use crate::sweep::{Means, SweepFiles, Sweeps, share_sweeps};
+use crate::tune::{TuneFiles, Tunes};
 use crate::watch::{Taps, Watcher};
 
 /// `FileDescriptorName=` of the administrators' socket.
@@ -106,7 +107,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
         }
     }
     Service.stopping();
-    tracing::info!("pfo-agent stops; the next one continues its sweeps");
+    tracing::info!("pfo-agent stops; the next one continues its sweeps and tunes");
     tasks.shutdown().await;
     if spawn_blocking(move || services.ledger.end()).await.is_err() {
         tracing::error!("what was measured last is not in the ledger");
@@ -122,10 +123,12 @@ async fn restore(services: Arc<Services>) {
         services.budgets.restore();
         services.guards.restore();
         services.first_plans.restore();
+        services.tunes.restore(&services);
     };
     if spawn_blocking(restore).await.is_err() {
         tracing::error!(
-            "cannot continue the sweeps, frontiers, budgets, guards and first plans of an earlier agent"
+            "cannot continue the sweeps, tunes, frontiers, budgets, guards and first plans of an earlier \
+             agent"
         );
     }
 }
@@ -218,8 +221,10 @@ impl Services {
             Arc::clone(&budgets),
             Arc::clone(&first_plans),
         );
+        let tunes = Arc::new(Tunes::new(TuneFiles::under(&paths.state), Arc::clone(&people)));
         Self {
             started: Instant::now(),
+            tunes,
             p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
             guards,

@@ -18,15 +18,15 @@ const TIME_SCALE: &str = "0.05";
 /// On a busy machine the daemon measures each clock of a sweep again, for much longer.
 const SWEPT_WITHIN: Duration = Duration::from_secs(180);
 
-const QUICKLY: [&str; 4] = ["--rounds", "2", "--steps", "8"];
+const QUICKLY: [&str; 4] = ["--set", "rounds=2", "--steps", "8"];
 
 /// Default clocks, the highest one, and one that is too slow to be measured again.
 const SHORT_SWEEP: [&str; 6] =
-    ["--sweep-stride", "500", "--sweep-steps", "3", "--sweep-max-slowdown", "20%"];
+    ["--set", "sweep_stride=500", "--set", "sweep_steps=3", "--set", "sweep_max_slowdown=0.2"];
 
 /// The same with one more in between.
 const SWEEP: [&str; 6] =
-    ["--sweep-stride", "500", "--sweep-steps", "3", "--sweep-max-slowdown", "100%"];
+    ["--set", "sweep_stride=500", "--set", "sweep_steps=3", "--set", "sweep_max_slowdown=1"];
 
 /// What tuning does before anything is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +65,10 @@ impl Tuning {
         let given = [
             "--profile",
             self.profile.as_str(),
-            "--microbatches",
-            MICROBATCHES,
-            "--p2p-power",
-            "70",
+            "--set",
+            "microbatches=4",
+            "--set",
+            "p2p_power_w=[70]",
         ];
         let profile = match phase {
             Phase::Sweep => &SHORT_SWEEP[..],
@@ -83,7 +83,7 @@ impl Tuning {
         let endless: &[_] = match phase {
             Phase::Sweep | Phase::LaterSweep => &QUICKLY,
             Phase::DefaultClocks => &["--steps", "10000"],
-            Phase::Verification => &["--rounds", "1000"],
+            Phase::Verification => &["--set", "rounds=1000"],
         };
         let tuning = self.tune(phase, endless);
         self.until_in(phase);

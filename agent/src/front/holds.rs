@@ -29,7 +29,7 @@ enum HeldBy {
 
 /// A job that is held.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(crate) struct Hold {
     key: JobKey,
     by: HeldBy,
     /// What its trials have shown of waits.
@@ -42,7 +42,7 @@ pub(super) struct Hold {
 
 /// The jobs that one connection holds.
 #[derive(Debug, Default)]
-pub(super) struct Holds(Vec<Hold>);
+pub(crate) struct Holds(Vec<Hold>);
 
 impl Holds {
     pub(super) fn is_empty(&self) -> bool {

@@ -2,8 +2,8 @@
 //! the agent.
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, PlanStatus, RecordedRank, RecordedTrial, Request,
-    Response, TrialLength, TrialResult, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, RecordedTrial, Request, Response, TrialLength,
+    TrialResult, TrialRun,
 };
 
 use crate::daemons::{Agent, Daemon, Pfod};
@@ -17,16 +17,13 @@ pub(crate) trait Measuring: Daemon {
     /// The trial, or the response that is none.
     fn trial(response: Self::Response) -> Result<Self::Trial, Self::Response>;
 
-    fn end_request(job: JobSelector, keep: bool) -> Self::Request;
+    fn end_request(job: JobSelector) -> Self::Request;
 
-    /// What the job runs from now on, or the response that does not say it.
-    fn ended(response: Self::Response) -> Result<Option<PlanStatus>, Self::Response>;
+    /// Whether that is done, or the response that does not say it.
+    fn ended(response: Self::Response) -> Result<(), Self::Response>;
 
     /// The windows of a trial.
     fn windows(trial: &Self::Trial) -> &TrialResult;
-
-    /// What the instructions of the ranks took, as far as that was recorded.
-    fn recorded(trial: &Self::Trial) -> &[RecordedRank];
 }
 
 impl Measuring for Pfod {
@@ -43,23 +40,19 @@ impl Measuring for Pfod {
         }
     }
 
-    fn end_request(job: JobSelector, keep: bool) -> Request {
-        Request::TrialsEnd { job, keep }
+    fn end_request(job: JobSelector) -> Request {
+        Request::TrialsEnd { job, keep: false }
     }
 
-    fn ended(response: Response) -> Result<Option<PlanStatus>, Response> {
+    fn ended(response: Response) -> Result<(), Response> {
         match response {
-            Response::TrialsEnded(plan) => Ok(plan),
+            Response::TrialsEnded(_) => Ok(()),
             other => Err(other),
         }
     }
 
     fn windows(trial: &TrialResult) -> &TrialResult {
         trial
-    }
-
-    fn recorded(_trial: &TrialResult) -> &[RecordedRank] {
-        &[]
     }
 }
 
@@ -77,22 +70,18 @@ impl Measuring for Agent {
         }
     }
 
-    fn end_request(job: JobSelector, keep: bool) -> AgentRequest {
-        AgentRequest::RecordingEnd { job, keep }
+    fn end_request(job: JobSelector) -> AgentRequest {
+        AgentRequest::RecordingEnd { job, keep: false }
     }
 
-    fn ended(response: AgentResponse) -> Result<Option<PlanStatus>, AgentResponse> {
+    fn ended(response: AgentResponse) -> Result<(), AgentResponse> {
         match response {
-            AgentResponse::RecordingEnded(plan) => Ok(plan),
+            AgentResponse::RecordingEnded(_) => Ok(()),
             other => Err(other),
         }
     }
 
     fn windows(trial: &RecordedTrial) -> &TrialResult {
         &trial.trial
-    }
-
-    fn recorded(trial: &RecordedTrial) -> &[RecordedRank] {
-        &trial.ranks
     }
 }

@@ -11,19 +11,19 @@ BUILT := target/release
 WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 # Cargo unites the features of what it builds at once, and would build the crates below again for other sets.
 BUILD_FOR_TESTS := cargo build --workspace --all-targets
-# Most tests wait for what other processes do, so more of them than cores run at a time.
-WAITING := env RUST_TEST_THREADS=4
-.PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test \
-	test-python test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded \
+# .config/nextest.toml says how many run at a time, and which by themselves.
+NEXTEST := cargo nextest run --workspace
+.PHONY: help setup package-tools build programs demo-programs pages install deb rpm demo demo-fleet \
+	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded \
 	wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel reference \
 	repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
-	lint bench bench-short short-programs audit clean
+	lint format clippy rustdoc bench bench-short audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
-setup: ## Install what building and testing require (with sudo where that takes root)
-	@scripts/setup
+setup: ## Install what building and `make test` require (with sudo where that takes root)
+	@scripts/setup build test python
 
 build: programs pages ## Build the release programs, libpfo, manual pages and completions
 	$(CARGO_BUILD) --release --lib -p pfo-shim
@@ -38,7 +38,8 @@ pages: programs
 	$(BUILT)/pfoctl generate completions target/pages/completions
 	sed 's|@version@|$(VERSION)|' packaging/manual/pfo.7 > target/pages/man/pfo.7
 
-programs: setup
+programs:
+	@scripts/setup build
 	$(CARGO_BUILD) --release -p pfod -p pfo-agent -p pfoctl -p pfo-sim
 
 install: ## Install what `make build` built, under PREFIX (and DESTDIR)
@@ -86,13 +87,14 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 # RHEL 8 and whatever is newer: zig links with the symbols of old ones. It writes no build id by itself.
 GLIBC := 2.28
 TARGET := $(shell uname -m)-unknown-linux-gnu
-deb rpm packages-aarch64: CARGO_BUILD := env PATH="$(CURDIR)/.venv/bin:$$PATH" RUSTFLAGS=-Clink-arg=-Wl,--build-id=sha1 \
+ZIGBUILD := env PATH="$(CURDIR)/.venv/bin:$$PATH" RUSTFLAGS=-Clink-arg=-Wl,--build-id=sha1 \
 	cargo auditable zigbuild --target $(TARGET).$(GLIBC)
+PACKAGED := $(ZIGBUILD) --release
+deb rpm packages-aarch64: CARGO_BUILD := $(ZIGBUILD)
 deb rpm packages-aarch64: BUILT := target/$(TARGET)/release
 
 package-tools:
-	@scripts/setup --packages
-	@scripts/setup --wheel
+	@scripts/setup packages
 
 deb: package-tools build wheel ## Build Debian packages, into target/debian
 	@scripts/package-deb $(TARGET)
@@ -101,31 +103,47 @@ rpm: package-tools build wheel ## Build rpm packages, into target/rpm
 	@scripts/package-rpm $(TARGET)
 
 packages-aarch64: package-tools pages ## Build the packages for aarch64 as well, and run them emulated, as root (takes minutes)
-	@scripts/setup --booted
-	@scripts/setup --aarch64
+	@scripts/setup booted
+	@scripts/setup aarch64
 	GLIBC=$(GLIBC) scripts/build-packages-aarch64
 	scripts/check-packages-aarch64
 
 repository: deb rpm ## Make a signed repository for apt and dnf of the packages, with KEY=FINGERPRINT of gpg
-	@scripts/setup --repository
+	@scripts/setup repository
 	@scripts/package-repository $(KEY)
 
 reproducible: ## Build the packages of the last commit twice, and compare them (takes half an hour)
 	@scripts/check-reproducible
 
-demo: programs ## Watch four simulated GPUs save energy (takes a minute)
+demo: demo-programs ## Watch four simulated GPUs save energy (takes a minute)
 	@demo/run
 
-demo-fleet: programs ## Watch a pipeline over four simulated nodes be tuned (takes a few minutes)
+demo-fleet: demo-programs ## Watch a pipeline over four simulated nodes be tuned (takes a few minutes)
+	@scripts/setup fleet
 	@demo/fleet
 
-test: setup ## Run every test
-	$(BUILD_FOR_TESTS)
-	$(WITH_SIGNALS) $(WAITING) scripts/run-tests 2 --workspace --lib --bins --tests --examples
-	cargo test --workspace --doc
-	@$(MAKE) --no-print-directory test-python
+demo-programs:
+	@scripts/setup build
+	cargo build --profile demo -p pfod -p pfo-agent -p pfoctl -p pfo-sim
 
-test-python: setup ## Test the Python package (part of `make test`)
+quick: format clippy ## Check format and lints, and run the unit tests and snapshots: before each commit
+	@scripts/setup test
+	$(WITH_SIGNALS) $(NEXTEST) --profile quick
+
+snapshots: ## Write anew what commands are expected to print; look at the difference before you commit it
+	$(BUILD_FOR_TESTS)
+	INSTA_UPDATE=always INSTA_FORCE_PASS=1 $(WITH_SIGNALS) $(NEXTEST) --profile quick
+
+test: test-rust test-python ## Run every test that requires no root and no container
+
+test-rust: ## Run the Rust tests (part of `make test`)
+	@scripts/setup test
+	$(BUILD_FOR_TESTS)
+	$(WITH_SIGNALS) $(NEXTEST)
+	cargo test --workspace --doc
+
+test-python: ## Test the Python package (part of `make test`)
+	@scripts/setup python
 	$(BUILD_FOR_TESTS)
 	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --quiet -m shim/python/Cargo.toml
 	cd shim/python && $(CURDIR)/.venv/bin/mypy && \
@@ -138,8 +156,8 @@ test-free-threaded: wheel-free-threaded ## Test the wheels for CPython without a
 	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) scripts/test-free-threaded
 
-test-frameworks: setup ## Test the Python package with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
-	@scripts/setup --frameworks
+test-frameworks: ## Test the Python package with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
+	@scripts/setup frameworks
 	$(BUILD_FOR_TESTS)
 	.venv/bin/maturin build --quiet -m shim/python/Cargo.toml -o target/frameworks/wheels
 	target/frameworks/bin/pip install --quiet --no-index --no-deps --force-reinstall \
@@ -150,8 +168,8 @@ test-frameworks-matrix: wheel ## Test the wheel with the two newest releases of 
 	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) scripts/frameworks-matrix
 
-wheel: setup ## Build the wheel (manylinux_2_17, CPython 3.9 and later) and the sdist, into target/wheels
-	@scripts/setup --wheel
+wheel: ## Build the wheel (manylinux_2_17, CPython 3.9 and later) and the sdist, into target/wheels
+	@scripts/setup wheel
 	@scripts/build-wheel
 
 # Not part of `wheel`: each is linked for a minute.
@@ -159,9 +177,9 @@ wheel-free-threaded: wheel ## Build these and the wheels for CPython 3.14 and la
 	@scripts/build-wheel-free-threaded
 	@scripts/check-wheel
 
-wheel-aarch64: setup ## Build the wheel for aarch64, with Rust from Debian unstable, as root (takes minutes)
-	@scripts/setup --wheel
-	@scripts/setup --booted
+wheel-aarch64: ## Build the wheel for aarch64, with Rust from Debian unstable, as root (takes minutes)
+	@scripts/setup wheel
+	@scripts/setup booted
 	@scripts/build-wheel-aarch64
 
 check-wheel: wheel ## Check the wheel and the sdist: tags, stable ABI, metadata, installation without Rust
@@ -174,50 +192,59 @@ try-playground: playground-wheel ## Install both wheels as a new user does, and 
 	@scripts/try-playground
 
 test-wheel: playground-wheel ## Install both wheels in Debian 11, 12 and 13, and play there, as root
-	@scripts/setup --booted
+	@scripts/setup booted
 	@scripts/check-wheel-on-debian
 
 reference: ## Build the reference and tutorial of the Python package, into target/reference
 	.venv/bin/python -m sphinx -q -W --keep-going -d target/reference-state shim/python/docs target/reference
 
 lint-packages: deb rpm ## Check the files, manual pages and dependencies of the packages, with lintian, rpmlint and mandoc
-	@scripts/setup --booted
+	@scripts/setup booted
 	scripts/check-packages
 	scripts/check-wheel
 
 test-packages: deb ## Install the packages in Debian 11, and run their programs there, as root
-	@scripts/setup --booted
+	@scripts/setup booted
 	@scripts/check-packages-on-debian
 
 test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
-	@scripts/setup --booted
+	@scripts/setup booted
 	scripts/check-packages
 	scripts/check-wheel
 	$(BUILD_FOR_TESTS)
-	$(WITH_SIGNALS) scripts/run-tests 2 --workspace --test 'booted*' -- --ignored
+	$(WITH_SIGNALS) $(NEXTEST) --profile booted --run-ignored only
 
-test-measured: setup ## Measure what `tune` saves and how a budget holds over four nodes, on a machine that does nothing else (takes minutes)
+test-measured: ## Measure what `tune` saves and how a budget holds over four nodes, on a machine that does nothing else (takes minutes)
+	@scripts/setup test
 	$(BUILD_FOR_TESTS)
-	$(WITH_SIGNALS) $(WAITING) cargo test --workspace --test fleet -- --ignored --test-threads=1
+	$(WITH_SIGNALS) $(NEXTEST) --profile measured --run-ignored only
 
 soak: ## Kill at random, PFO_SOAK_ROUNDS (2000) times, in a booted Debian, as root (takes hours)
-	@scripts/setup --booted
+	@scripts/setup booted
 	$(BUILD_FOR_TESTS)
-	cargo test -p pfo-tests --test soak -- --ignored --nocapture
+	cargo test -p pfo-tests --test booted -- --ignored --nocapture soak::
 
-schedules: setup ## Run PFO_SCHEDULES (a million) random schedules of the agents of a job (takes minutes)
-	PFO_SCHEDULES=$(or $(PFO_SCHEDULES),1000000) cargo test --release -p pfo-fleet --test schedules no_two
+schedules: ## Run PFO_SCHEDULES (a million) random schedules of the agents of a job (takes minutes)
+	@scripts/setup build
+	PFO_SCHEDULES=$(or $(PFO_SCHEDULES),1000000) cargo test --release -p pfo-fleet --test it no_two
 
 fuzz: ## Fuzz every reader of foreign bytes for FUZZ_SECONDS (60), and try new cases of properties
-	@scripts/setup --fuzz
+	@scripts/setup fuzz
 	fuzz/run $(or $(FUZZ_SECONDS),60)
 	PROPTEST_RNG_SEED=$$(date +%s) PFO_OPTIMUM_CASES=1000 cargo test -p pfo-protocol -p pfo-planner -p pfo-sim --lib --tests
 
-lint: ## Check format, lints, documentation, dependencies, budgets and the units' hardening
-	@scripts/setup --lint
+format:
 	cargo fmt --all -- --check
+
+clippy:
+	@scripts/setup build
 	cargo clippy --workspace --all-targets -- -D warnings
+
+rustdoc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+lint: format clippy rustdoc ## Check format, lints, documentation, dependencies, budgets and the units' hardening
+	@scripts/setup lint
 	@# cargo-deny looks at the crates of every platform, also at those that nothing here compiles.
 	cargo fetch --quiet --locked
 	cargo deny --offline check bans licenses sources
@@ -226,23 +253,19 @@ lint: ## Check format, lints, documentation, dependencies, budgets and the units
 	.venv/bin/python scripts/check-manifests
 
 bench: programs wheel ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
-	@scripts/setup --bench
+	@scripts/setup bench
 	@tests/bench/build-before
 	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
-# These are built in half the time, and are a little slower.
-SHORT := target/short
-short-programs: setup
-	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo build --release --target-dir $(SHORT) \
-		-p pfod -p pfo-agent -p pfoctl -p pfo-sim -p pfo-tests --lib --bins
-
-bench-short: short-programs wheel ## Run every part of the measurements once, briefly
-	@scripts/setup --bench
-	$(SHORT)/release/pfo-bench --short
+# What was packaged is measured; only the program that measures is built beside it.
+bench-short: deb ## Run every part of the measurements of the packaged programs once, briefly
+	@scripts/setup bench
+	$(PACKAGED) -p pfo-tests --lib --bins
+	target/$(TARGET)/release/pfo-bench --short
 
 audit: ## Look for published vulnerabilities of dependencies (requires the network)
-	@scripts/setup --lint
+	@scripts/setup lint
 	cargo deny check advisories
 
 clean: ## Remove everything that was built

@@ -1,7 +1,7 @@
 # What the demos share: simulated nodes, each with a pfod and a pfo-agent of its own. To be sourced.
 # shellcheck shell=bash
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-programs=$root/target/release
+programs=$root/target/${PFO_DEMO_PROFILE:-demo}
 
 work=$(mktemp -d /tmp/pfo-demo.XXXXXX)
 chmod 755 "$work"

@@ -1,10 +1,8 @@
 //! Decisions held against optima that are computed in another way, and against numbers that no
 //! measurement gives.
 
-mod optimum;
-
+use crate::optimum::{Plain, Take, least_loss, least_loss_of_all};
 use fastrand::Rng;
-use optimum::{Plain, Take, least_loss, least_loss_of_all};
 use pfo_budget::{BudgetError, Curve, Decision, Job, Point, Reason, Room, decide};
 use proptest::prelude::*;
 

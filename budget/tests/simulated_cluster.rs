@@ -1,10 +1,8 @@
 //! A cluster of jobs that come and end stays below its budget, and loses little more than it has to.
 
-mod cluster;
-
-use cluster::kind::kinds;
-use cluster::policy::Policy;
-use cluster::{Cluster, Outcome, TICK_S};
+use crate::cluster::kind::kinds;
+use crate::cluster::policy::Policy;
+use crate::cluster::{Cluster, Outcome, TICK_S};
 
 const JOBS: usize = 100;
 const HOUR_S: f64 = 3600.0;

@@ -1,8 +1,6 @@
 //! `pfoctl clocks` against a daemon that can, cannot, or will not.
 
-mod fake_daemon;
-
-use fake_daemon::FakeDaemon;
+use crate::fake_daemon::FakeDaemon;
 use pfo_protocol::{GpuListing, GpuName, Refusal, RefusalCode, Request, ResetOutcome, Response};
 
 fn listing(uuid: &str) -> GpuListing {

@@ -1,14 +1,12 @@
 //! Daemons that are not there, may not be asked, or answer nonsense.
 
-mod fake_daemon;
-
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use fake_daemon::{FakeDaemon, Ran, pfoctl};
+use crate::fake_daemon::{FakeDaemon, Ran, pfoctl};
 use nix::unistd::Group;
 use pfo_protocol::{
     AgentRequest, AgentResponse, DaemonMessage, RefusalCode, Response, Unsupported,

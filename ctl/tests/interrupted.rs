@@ -1,17 +1,15 @@
 //! Ctrl-C while `pfoctl plan` writes: what was asked for is there whole or not at all, and nothing
 //! else is left.
 
-mod pfoctl;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::pfoctl::Bench;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pfoctl::Bench;
 
 const RUNS: u32 = 40;
 

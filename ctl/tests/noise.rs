@@ -1,11 +1,9 @@
 //! `pfoctl plan` with profiles that were measured more than once, and not well.
 
-mod pfoctl;
-
 use std::fmt::Write;
 use std::fs;
 
-use pfoctl::Bench;
+use crate::pfoctl::Bench;
 
 const PIPELINE: [&str; 4] = ["--microbatches", "4", "--p2p-power", "80"];
 

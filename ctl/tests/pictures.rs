@@ -1,10 +1,8 @@
 //! `pfoctl plan plot`: pictures that are whole, on a machine without a font or a screen.
 
-mod pfoctl;
-
 use std::fs;
 
-use pfoctl::Bench;
+use crate::pfoctl::Bench;
 
 /// A PNG's width and height; it must begin and end as one.
 fn png_size(bytes: &[u8]) -> (u32, u32) {

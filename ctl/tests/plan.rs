@@ -1,13 +1,11 @@
 //! `pfoctl plan load`, `swap` and `rollback` against a daemon that says yes, no, or nothing yet.
 
-mod fake_daemon;
-
 use std::io::Write;
 use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use fake_daemon::{FakeDaemon, Ran};
+use crate::fake_daemon::{FakeDaemon, Ran};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{

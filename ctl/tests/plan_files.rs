@@ -1,10 +1,8 @@
 //! `pfoctl plan` from a profile to plan files of every format and back. No daemon is asked.
 
-mod pfoctl;
-
 use std::fs;
 
-use pfoctl::Bench;
+use crate::pfoctl::Bench;
 
 #[test]
 fn a_frontier_sampled_as_python_files_is_imported_as_it_was() {

@@ -1,8 +1,6 @@
 //! `pfoctl policy explain` against a daemon with a known policy.
 
-mod fake_daemon;
-
-use fake_daemon::FakeDaemon;
+use crate::fake_daemon::FakeDaemon;
 use pfo_protocol::{GpuListing, LeaseTerms, Mhz, PolicyVerdict, Request, Response, Uid};
 
 fn terms() -> LeaseTerms {

@@ -1,8 +1,6 @@
 //! `pfoctl reload` against a daemon with a known outcome.
 
-mod fake_daemon;
-
-use fake_daemon::FakeDaemon;
+use crate::fake_daemon::FakeDaemon;
 use pfo_protocol::{ConfigStatus, Reloaded, Request, Response};
 
 fn daemon(reloaded: Reloaded) -> FakeDaemon {

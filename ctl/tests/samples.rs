@@ -1,10 +1,8 @@
 //! `pfoctl profile samples` against an agent that measures as a test says.
 
-mod fake_daemon;
-
 use std::sync::Mutex;
 
-use fake_daemon::FakeDaemon;
+use crate::fake_daemon::FakeDaemon;
 use pfo_protocol::{
     AgentRequest, AgentResponse, DpRank, Instruction, InstructionSample, Mhz, Rank, RecordedRank,
     RecordedTrial, SamplePage, Stage, TpRank, TrialRank, TrialResult, TrialRun, TrialStep, Unit,

@@ -1,9 +1,7 @@
 //! `pfoctl plan optimize` for every schedule:
 //! what they are predicted to take is what a replay of the file takes.
 
-mod pfoctl;
-
-use pfoctl::Bench;
+use crate::pfoctl::Bench;
 use serde_json::Value;
 
 /// Optimizes with these arguments, and gives the plan of 1.1 times the fastest time.

@@ -1,12 +1,10 @@
 //! `pfoctl status` and `pfoctl gpus` against a daemon with a known status.
 
-mod fake_daemon;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fake_daemon::{FakeDaemon, Ran};
+use crate::fake_daemon::{FakeDaemon, Ran};
 use pfo_protocol::{
     AgentResponse, AgentStatus, DriverUse, GpuListing, Refusal, RefusalCode, Request, Response,
     Status,

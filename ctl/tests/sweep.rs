@@ -1,8 +1,5 @@
 //! `pfoctl plan sweep` against daemons that measure as a test says.
 
-mod fake_daemon;
-mod pfoctl;
-
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -10,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::pfoctl::Bench;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
@@ -18,7 +16,6 @@ use pfo_protocol::{
     Request, Response, SamplePage, Stage, TpRank, TrialLength, TrialRank, TrialResult, TrialRun,
     TrialStep, Unit,
 };
-use pfoctl::Bench;
 
 /// Two ranks, of which the second takes three quarters of the energy.
 fn trial(length: TrialLength, time_s: f64, energy_j: f64) -> TrialResult {

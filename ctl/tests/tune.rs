@@ -1,12 +1,10 @@
 //! `pfoctl tune` against a job that takes what the replay of its plan says, or some more.
 
-mod fake_daemon;
-mod pfoctl;
-
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::pfoctl::Bench;
 use pfo_planner::{
     Plan, Prediction, Profile, StagePlan, Timeline, Watts, at_highest_clocks, replay,
 };
@@ -17,7 +15,6 @@ use pfo_protocol::{
     TpRank, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, Uid, Unit,
     WaitPower,
 };
-use pfoctl::Bench;
 
 /// What a GPU of the job draws while it waits.
 const P2P_POWER: Watts = Watts(90.0);

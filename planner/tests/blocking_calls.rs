@@ -1,8 +1,6 @@
 //! Plans on GPUs whose driver blocks while it sets a clock: what is predicted is what happens.
 
-mod event_by_event;
-
-use event_by_event::run;
+use crate::event_by_event::run;
 use pfo_planner::{
     ClockPer, Deadline, Delays, Due, Frontier, Instruction, Measurement, Mhz, Options, PerStage,
     Pipeline, Plan, PlannedInstruction, PlannedWait, Policy, PowerByClock, Profile, Replay,

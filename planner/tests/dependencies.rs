@@ -1,10 +1,8 @@
 //! Orders whose files say what waits for what: plans and their predictions must keep to it.
 
-mod noisy_profiles;
-
 use std::collections::HashMap;
 
-use noisy_profiles::profiles;
+use crate::noisy_profiles::profiles;
 use pfo_planner::{
     Delays, Dependency, Frontier, LowerBound, Options, Order, Pipeline, Plan, Profile, Schedule,
     Settings, Span, Spread, Stage, StageUnit, Timeline, Watts, replay,

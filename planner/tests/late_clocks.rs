@@ -1,9 +1,7 @@
 //! Plans made for late clocks beside those that know nothing of them, both replayed with late
 //! clocks.
 
-mod measured_data;
-
-use measured_data::data;
+use crate::measured_data::data;
 use pfo_planner::{
     Delays, Due, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Point,
     Profile, Schedule, Settings, Spread, Stage, Watts, replay,

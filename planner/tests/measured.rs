@@ -1,17 +1,14 @@
 //! The frontier of profiles that were measured on real GPUs, judged by the yardstick in Python.
 
-mod measured_data;
-mod yardstick;
-
 use std::fs::{self, File};
 use std::path::Path;
 
-use measured_data::data;
+use crate::measured_data::data;
+use crate::yardstick::judged_by_python;
 use pfo_planner::{
     Deadline, Due, Frontier, LowerBound, Options, Pipeline, Point, Profile, Schedule, Spread,
     Watts, replay,
 };
-use yardstick::judged_by_python;
 
 const A100: (&str, Watts) = ("gpt3-175b-a100.csv", Watts(83.64));
 const A40: (&str, Watts) = ("gpt3-175b-a40.csv", Watts(70.38));

@@ -1,10 +1,8 @@
 //! Pipelines whose stages run on GPUs of several models, which draw differently while they wait.
 
-mod measured_data;
-mod yardstick;
-
 use std::fs;
 
+use crate::yardstick::judged_by_python;
 use pfo_planner::{
     ClockPer, Deadline, Delays, Due, Frontier, Instruction, LowerBound, Measurement, Mhz, Options,
     PerStage, Pipeline, Plan, Policy, PowerByClock, Profile, Schedule, Settings, Spread, Stage,
@@ -12,7 +10,6 @@ use pfo_planner::{
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
-use yardstick::judged_by_python;
 
 const MICROBATCHES: u32 = 6;
 /// What the GPUs of four stages draw while they wait: two models.

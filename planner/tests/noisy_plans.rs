@@ -1,13 +1,11 @@
 //! Whether smoothing pays: plans from noisy measurements, replayed on the tables that these
 //! measured.
 
-mod true_tables;
-
+use crate::true_tables::{Measuring, true_profile};
 use pfo_planner::{
     Frontier, Interval, LowerBound, Measurement, Mhz, Noise, Options, Pipeline, Profile, Schedule,
     Spread, Watts, interval, replay,
 };
-use true_tables::{Measuring, true_profile};
 
 const P2P_POWER: Watts = Watts(83.0);
 

@@ -1,20 +1,16 @@
 //! The lower bound and the plans against an independent solver: the bound is the optimum of a
 //! linear program, and plans come close to that of an integer program.
 
-mod linear_program;
-mod measured_data;
-mod noisy_profiles;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use crate::linear_program::{LinearProgram, Shape, Take};
+use crate::measured_data::data;
+use crate::noisy_profiles::profiles;
 use fastrand::Rng;
-use linear_program::{LinearProgram, Shape, Take};
-use measured_data::data;
-use noisy_profiles::profiles;
 use pfo_planner::{
     Deadline, Delays, Due, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline,
     Profile, Schedule, Settings, Spread, Stage, Watts,

@@ -1,9 +1,7 @@
 //! Order files, replayed by a program that knows nothing of this crate but the documented format.
 
-mod noisy_profiles;
-mod second_replay;
-
-use noisy_profiles::profiles;
+use crate::noisy_profiles::profiles;
+use crate::second_replay::{Case, replayed_by_python};
 use pfo_planner::{
     Delays, Dependency, Frontier, Instruction, Options, Order, Pipeline, Placement, Profile,
     Schedule, Settings, Spread, Stage, StageUnit, Unit, Watts,
@@ -11,7 +9,6 @@ use pfo_planner::{
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use second_replay::{Case, replayed_by_python};
 
 const P2P_POWER: Watts = Watts(75.0);
 

@@ -1,22 +1,18 @@
 //! What other systems would run: for every schedule, and on profiles that were measured on real
 //! GPUs.
 
-mod measured_data;
-mod noisy_profiles;
-mod yardstick;
-
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-use measured_data::data;
-use noisy_profiles::profiles;
+use crate::measured_data::data;
+use crate::noisy_profiles::profiles;
+use crate::yardstick::judged_by_python;
 use pfo_planner::{
     Deadline, Delays, Due, End, Frontier, Generation, Instruction, Lowtime, LowtimePlan, Options,
     Pipeline, PlanError, Policy, Prediction, Profile, Schedule, Settings, Spread, Timeline,
     UnitTime, Watts, replay,
 };
 use proptest::prelude::*;
-use yardstick::judged_by_python;
 
 const A100_POWER: Watts = Watts(83.64);
 

@@ -4,11 +4,9 @@
 //! private fields, and every impl of its types. A change here is a change for users: it belongs into
 //! the changelog and, where code that compiled no longer does, into the next incompatible version.
 
-mod face;
-
 use std::path::Path;
 
-use face::Face;
+use crate::face::Face;
 
 /// With this set, the texts are written instead of compared.
 const WRITE: &str = "PFO_WRITE_API";

@@ -1,12 +1,9 @@
 //! The replay held against real runs. The figures are those of `docs/replay-and-reality.md`.
 
-mod measured_data;
-mod measured_runs;
-
 use std::process::Command;
 
-use measured_data::data;
-use measured_runs::{JOBS, Job, Loads, Window, deviation, mean};
+use crate::measured_data::data;
+use crate::measured_runs::{JOBS, Job, Loads, Window, deviation, mean};
 use pfo_planner::{Interval, Profile, interval, replay};
 use serde_json::Value;
 

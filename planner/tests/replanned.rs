@@ -1,11 +1,9 @@
 //! A new plan for what is measured now, beside one that is looked up in a frontier that knows
 //! nothing of it: profiles that were measured on real GPUs, and a stage that has become slow.
 
-mod measured_data;
-
 use std::fs::File;
 
-use measured_data::data;
+use crate::measured_data::data;
 use pfo_planner::{
     Condition, Conditions, Deadline, Due, Frontier, Instruction, Mhz, Options, Pipeline, Plan,
     Prediction, Profile, Schedule, Spread, Stage, Watts, replay,

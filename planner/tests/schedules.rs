@@ -1,10 +1,8 @@
 //! What must hold for every schedule: checked on small random profiles, however noisy.
 
-mod noisy_profiles;
-
 use std::collections::HashSet;
 
-use noisy_profiles::profiles;
+use crate::noisy_profiles::profiles;
 use pfo_planner::{
     Deadline, Delays, Frontier, Instruction, LowerBound, Options, Pipeline, Plan,
     PlannedInstruction, Profile, Schedule, Settings, Spread, Watts, replay,

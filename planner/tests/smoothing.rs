@@ -1,21 +1,16 @@
 //! What smoothing does to tables, and what it leaves alone.
 
-mod measured_data;
-mod noisy_profiles;
-mod true_tables;
-mod yardstick;
-
 use std::fs::{self, File};
 
-use measured_data::data;
-use noisy_profiles::profiles;
+use crate::measured_data::data;
+use crate::noisy_profiles::profiles;
+use crate::true_tables::{Measuring, true_profile};
+use crate::yardstick::judged_by_python;
 use pfo_planner::{
     Finding, Frontier, Instruction, Measurement, Mhz, Noise, Options, Pipeline, Profile, Quantity,
     Schedule, Spread, Stage, Warning, Watts, summarised, warnings,
 };
 use proptest::prelude::*;
-use true_tables::{Measuring, true_profile};
-use yardstick::judged_by_python;
 
 fn power_w(row: &Measurement) -> f64 {
     row.energy_j / row.time_s

@@ -1,8 +1,8 @@
 //! Whatever a daemon answers, the session says what it was and training goes on.
 
-mod fake;
-
-use fake::{Daemon, PATIENCE, Peer, Place, code, eventually, one_step, until, welcome_frame};
+use crate::fake::{
+    Daemon, PATIENCE, Peer, Place, code, eventually, one_step, until, welcome_frame,
+};
 use pfo::{ClosingReason, Gpu, ProblemCode, RankDescription, RefusalCode, Session};
 use pfo_protocol::{Closing, DaemonMessage, GpuListing, Header, Kind, Refusal, Unsupported};
 

@@ -1,12 +1,9 @@
 //! What a C caller says of times: its own, and those of a stream.
 
-mod c;
-mod fake;
-
 use std::process::Command;
 
-use c::{Toolchain, manifest};
-use fake::Place;
+use crate::c::{Toolchain, manifest};
+use crate::fake::Place;
 use pfo_protocol::Mark;
 use tempfile::TempDir;
 

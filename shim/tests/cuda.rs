@@ -1,13 +1,11 @@
 //! A process that has CUDA initialized is asked which GPU an ordinal means, here with a library
 //! that has CUDA's name and functions.
 
-mod fake;
-
 use std::ffi::CString;
 use std::path::Path;
 use std::process::Command;
 
-use fake::Place;
+use crate::fake::Place;
 use pfo::{Gpu, ProblemCode, RankDescription, Session};
 
 /// Ordinal 0 is a whole GPU, 1 a MIG instance, all others do not exist.

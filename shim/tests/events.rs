@@ -1,8 +1,6 @@
 //! What a daemon hears from a trainer that trains undisturbed.
 
-mod fake;
-
-use fake::Place;
+use crate::fake::Place;
 use pfo::{Call, Chunk, DpRank, Instruction, Microbatch, RankDescription, Stage, Unit};
 use pfo_protocol::{ClientMessage, Mark};
 

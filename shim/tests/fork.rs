@@ -1,8 +1,6 @@
 //! What is left of a session in a forked child: nothing.
 
-mod fake;
-
-use fake::Place;
+use crate::fake::Place;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use pfo::{ProblemCode, Session};

@@ -1,12 +1,9 @@
 //! `pfo.h` and `libpfo.so` agree with each other and with the Rust API.
 
-mod c;
-mod fake;
-
 use std::process::Command;
 
-use c::{Toolchain, library, manifest, printed, text};
-use fake::Place;
+use crate::c::{Toolchain, library, manifest, printed, text};
+use crate::fake::Place;
 use pfo::{ClosingReason, Instruction, ProblemCode, RefusalCode};
 
 /// Every name of an enum in the header, and what it means in Rust.

@@ -1,10 +1,8 @@
 //! A daemon that hangs keeps nobody waiting.
 
-mod fake;
-
 use std::time::{Duration, Instant};
 
-use fake::{Place, code, one_step, until};
+use crate::fake::{Place, code, one_step, until};
 use pfo::{Instruction, ProblemCode, RankDescription, Session};
 use pfo_protocol::ClientMessage;
 

@@ -1,11 +1,9 @@
 //! A daemon that comes, goes and comes again: training goes on, and has its lease again when it
 //! can.
 
-mod fake;
-
 use std::time::Duration;
 
-use fake::{Place, code, eventually, one_step, until};
+use crate::fake::{Place, code, eventually, one_step, until};
 use pfo::{ClosingReason, Instruction, ProblemCode, Session};
 use pfo_protocol::Mark;
 

@@ -1,14 +1,13 @@
 //! A session whose calls count when the GPU gets to them, here a GPU that gets as far as the test
 //! says.
 
-mod fake;
-
+use crate::fake;
 use std::ffi::{CString, c_char, c_int, c_long, c_void};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use fake::{Peer, Place, until};
+use crate::fake::{Peer, Place, until};
 use pfo::{Call, Instruction, Stream, StreamOrdered, Told};
 use pfo_protocol::{ClientMessage, Mark};
 use tempfile::TempDir;

@@ -1,12 +1,10 @@
 //! The session's background thread, seen from the kernel. One test, for it counts all such threads.
 
-mod fake;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fake::{Place, until};
+use crate::fake::{Place, until};
 use pfo::Session;
 
 fn background_threads() -> Vec<PathBuf> {

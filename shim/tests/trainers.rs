@@ -1,14 +1,11 @@
 //! The example trainers, in C against `libpfo.so` and in Rust: both drive a session, and neither is
 //! ever harmed by the daemon.
 
-mod c;
-mod fake;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use c::{Toolchain, library, manifest, printed, text};
-use fake::{Peer, Place, until};
+use crate::c::{Toolchain, library, manifest, printed, text};
+use crate::fake::{Peer, Place, until};
 use pfo::{Instruction, Unit};
 use pfo_protocol::{ClientMessage, Mark};
 

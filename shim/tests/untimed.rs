@@ -1,8 +1,7 @@
 //! Calls that could not be timed, as the daemon hears of them.
 
-mod fake;
-
-use fake::{Peer, Place};
+use crate::fake;
+use crate::fake::{Peer, Place};
 use pfo::{Session, StreamOrdered};
 use pfo_protocol::Mark;
 

@@ -1,12 +1,11 @@
 //! Clock tables, locks and faults, seen through the unchanged Rust wrapper of NVML.
 
-mod machine;
-
+use crate::machine;
 use std::os::unix::process::CommandExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use machine::{Machine, Role, eventually, is_root, test_on};
+use crate::machine::{Machine, Role, eventually, is_root, test_on};
 use nvidia_ml::attachment::Attachment;
 use nvidia_ml::clock_table::ClockRange;
 use nvidia_ml::curve::CurveIndex;
@@ -85,7 +84,7 @@ fn every_model_lists_its_published_clocks() {
 fn a_lock_takes_its_time_and_outlives_the_process_that_set_it() {
     test_on(&["--ideal", "--gpus", "2xA100"], |machine, role| {
         let nvml = machine.nvml();
-        if let Role::Other(_) = role {
+        if let Role::Other = role {
             let start = Instant::now();
             lock(&nvml, 1, 900, 900).unwrap();
             assert!(start.elapsed() >= Duration::from_millis(8));
@@ -175,7 +174,7 @@ fn who_is_not_root_may_look_but_not_set() {
         &["--ideal", "--gpus", "A100", "--set-latency-ms", "0", "--settle-ms", "0"],
         |machine, role| {
             let nvml = machine.nvml();
-            if let Role::Other(_) = role {
+            if let Role::Other = role {
                 assert_eq!(sm(&nvml, 0), 1200);
                 let refused = |answer| assert!(matches!(answer, Err(NvmlError::NoPermission)));
                 let mut device = nvml.device_by_index(0).unwrap();
@@ -205,7 +204,7 @@ fn who_is_not_root_may_look_but_not_set() {
 fn the_owner_of_the_machine_may_set_without_being_root() {
     let owner = STRANGER.to_string();
     test_on(&["--ideal", "--gpus", "A100", "--owner-uid", &owner], |machine, role| {
-        if let Role::Other(_) = role {
+        if let Role::Other = role {
             return lock(&machine.nvml(), 0, 900, 900).unwrap();
         }
         if let Some(content) = stranger_is_content(machine) {
@@ -304,7 +303,7 @@ fn a_power_cap_lowers_the_clock_below_the_lock_and_says_so() {
 fn without_persistence_mode_locks_and_the_counters_zero_vanish_with_the_last_client() {
     let create = ["--ideal", "--gpus", "A100", "--settle-ms", "0", "--no-persistence"];
     test_on(&create, |machine, role| {
-        if let Role::Other(_) = role {
+        if let Role::Other = role {
             let _nvml = machine.nvml();
             machine::ready();
             thread::sleep(Duration::from_secs(60));

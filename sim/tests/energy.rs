@@ -1,12 +1,10 @@
 //! Power and energy: what a GPU draws for what it does, and how long a dead process draws it.
 
-mod machine;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use machine::{Role, eventually, ready, test_on};
+use crate::machine::{Role, eventually, ready, test_on};
 use nvidia_ml::attachment::Attachment;
 use nvidia_ml::clock_table::ClockRange;
 use nvidia_ml::curve::{CurveIndex, PowerCurve};
@@ -153,7 +151,7 @@ fn a_killed_process_leaves_the_gpu_idle_even_while_it_is_a_zombie() {
     test_on(&["--ideal", "--gpus", "A100"], |machine, role| {
         let nvml = machine.nvml();
         let device = nvml.device_by_index(0).unwrap();
-        if let Role::Other(_) = role {
+        if let Role::Other = role {
             let attachment = Attachment::new(machine.driver(), 0).unwrap();
             install_curve(&attachment);
             attachment.set_activity(computing()).unwrap();

@@ -1,8 +1,6 @@
 //! Finding GPUs and asking what they are, through the unchanged Rust wrapper of NVML.
 
-mod machine;
-
-use machine::{library, test_on};
+use crate::machine::{library, test_on};
 use nvml_wrapper::enums::device::DeviceArchitecture;
 use nvml_wrapper::error::NvmlError;
 use std::process::Command;

@@ -1,12 +1,11 @@
 //! A second computation of the simulator's laws, in another language and through NVML only, agrees
 //! with what a simulated GPU does.
 
-mod machine;
-mod python;
-
+use crate::machine;
+use crate::python;
 use std::path::Path;
 
-use machine::test_on;
+use crate::machine::test_on;
 
 #[test]
 fn an_a100_does_what_its_published_laws_say() {

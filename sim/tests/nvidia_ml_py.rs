@@ -1,9 +1,7 @@
 //! NVIDIA's own Python bindings load the simulated library and believe it.
 
-mod machine;
-mod python;
-
-use machine::{library_directory, test_on};
+use crate::machine::{library_directory, test_on};
+use crate::python;
 
 #[test]
 fn the_bindings_find_lock_measure_and_are_refused_as_on_a_real_machine() {

@@ -1,13 +1,11 @@
 //! `pfo-sim-trainer`: a training takes what its clocks make it take, and ends as it should.
 
-mod machine;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use machine::{Machine, eventually, is_root, test_on};
+use crate::machine::{Machine, eventually, is_root, test_on};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvidia_ml::clock_table::ClockRange;

@@ -34,7 +34,9 @@ impl Random {
     }
 
     fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.next()).sum::<f64>() - 6.0
+        // Box and Muller, 1958.
+        let radius = (-2.0 * (1.0 - self.next()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.next()).cos()
     }
 
     fn one_in(&mut self, times: f64) -> bool {
@@ -217,15 +219,31 @@ fn held(savings: [f64; 2], noise: f64) -> (usize, usize) {
     (weeks.iter().filter(holds).count(), shown)
 }
 
+#[track_caller]
+fn assert_held_in_93_of_100(savings: [f64; 2], noise: f64) {
+    let (held, shown) = held(savings, noise);
+    assert!(held >= 93, "{held} at savings of {savings:?} and noise of {noise}");
+    assert!(shown >= 50, "{shown} are shown at savings of {savings:?} and noise of {noise}");
+}
+
 #[test]
-fn what_a_week_is_said_to_have_saved_holds_what_is_true_in_93_of_100_weeks() {
-    for (savings, noise) in
-        [([0.15, 0.15], 0.01), ([0.15, 0.05], 0.02), ([0.03, 0.12], 0.05), ([0.1, 0.1], 0.002)]
-    {
-        let (held, shown) = held(savings, noise);
-        assert!(held >= 93, "{held} at savings of {savings:?} and noise of {noise}");
-        assert!(shown >= 50, "{shown} are shown at savings of {savings:?} and noise of {noise}");
-    }
+fn the_saving_of_a_week_holds_the_truth_in_93_of_100_weeks() {
+    assert_held_in_93_of_100([0.15, 0.15], 0.01);
+}
+
+#[test]
+fn the_saving_of_a_week_in_which_plans_save_less_later_holds_the_truth() {
+    assert_held_in_93_of_100([0.15, 0.05], 0.02);
+}
+
+#[test]
+fn the_saving_of_a_week_of_much_noise_holds_the_truth() {
+    assert_held_in_93_of_100([0.03, 0.12], 0.05);
+}
+
+#[test]
+fn the_saving_of_a_week_of_hardly_any_noise_holds_the_truth() {
+    assert_held_in_93_of_100([0.1, 0.1], 0.002);
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Daemons that answer as a test says, and the real `pfoctl` that asks them.
 
 // Each test program uses its own part of this.
-#![allow(dead_code)]
-
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};

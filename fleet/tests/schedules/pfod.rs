@@ -3,7 +3,7 @@
 use pfo_fleet::{Degrees, Digest, Gpus, Place, PlanCut, Run, Runs, Seen, SwapAnswer};
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank};
 
-use crate::observer::Ran;
+use crate::schedules::observer::Ran;
 
 /// How a `pfod` that was killed comes back, after a step at default clocks.
 #[derive(Clone, Copy, PartialEq)]

@@ -19,8 +19,8 @@ use pfo_vocabulary::Uid;
 use self::agents::kind_of;
 use self::sweep::Sweep;
 pub(crate) use self::sweep::Swept;
-use crate::observer::{Observer, Ran};
-use crate::pfod::{Pfod, Return, plan};
+use crate::schedules::observer::{Observer, Ran};
+use crate::schedules::pfod::{Pfod, Return, plan};
 
 /// How long things go wrong, when to look for the first time afterwards whether everything has
 /// converged, and when it must have.

@@ -10,7 +10,7 @@ use pfo_protocol::{
     TuneStatus, Uid, Unit, User,
 };
 
-use crate::{Recorded, to_client, to_daemon};
+use crate::recorded_frames::{Recorded, to_client, to_daemon};
 
 pub(crate) fn frames() -> Vec<Recorded> {
     let mut frames = to_pfod();

@@ -7,10 +7,10 @@ use pfo_protocol::{
     Mark, RankPosition, Refusal, RefusalCode, Unit, Unsupported, Welcome,
 };
 
-use crate::values::{
+use crate::recorded_frames::values::{
     Chunk, DpRank, Microbatch, Rank, SessionId, Stage, TpRank, gpu_list, list_gpus,
 };
-use crate::{Recorded, to_client, to_daemon};
+use crate::recorded_frames::{Recorded, to_client, to_daemon};
 
 /// The GPUs of the node.
 const GPUS: [(&str, &str); 2] = [

@@ -1,7 +1,5 @@
 //! Builds C programs against `pfo.h` and the `libpfo.so` that this test run has built.
 
-#![allow(dead_code, reason = "every test file is a program of its own and uses another part")]
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

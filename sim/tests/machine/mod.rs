@@ -3,8 +3,6 @@
 //! The driver library takes its state file from the environment and has one state per process, so
 //! each test runs once more in a process of its own, with a machine of its own: [`test_on`]. From
 //! there it can start further processes of itself in other roles.
-#![allow(dead_code, reason = "no test file needs all of it")]
-
 use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -33,7 +31,7 @@ pub(crate) enum Role {
     /// The test itself.
     Main,
     /// Something that the test started.
-    Other(String),
+    Other,
 }
 
 /// Runs `body` in a process with a machine made by `pfo-sim create` with these arguments.
@@ -41,7 +39,7 @@ pub(crate) fn test_on(create: &[&str], body: impl FnOnce(&Machine, Role)) {
     let name = std::thread::current().name().expect("tests have names").to_owned();
     if env::var_os(TEST).is_some() {
         let machine = Machine { test: name, state: nvidia_ml::state_path() };
-        let role = env::var(ROLE).map_or(Role::Main, Role::Other);
+        let role = env::var_os(ROLE).map_or(Role::Main, |_| Role::Other);
         return body(&machine, role);
     }
     let directory = tempfile::tempdir().expect("a directory for the machine");

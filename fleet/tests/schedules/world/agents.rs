@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pfo_fleet::{Action, Event, Participant, Report, SwapAnswer, View, Write};
 
 use super::{AWAY_MS, Broken, Happens, TICK_MS, VETOED, World, name};
-use crate::pfod::ran_of;
+use crate::schedules::pfod::ran_of;
 
 impl World {
     pub(super) fn start(&mut self, node: usize) {

@@ -3,7 +3,7 @@
 use pfo_fleet::{Action, Change, Event, View};
 
 use super::{AWAY_MS, Broken, Happens, KEEP_ALIVE_MS, LEASE_MS, World, kind_of, name};
-use crate::pfod::ran_of;
+use crate::schedules::pfod::ran_of;
 
 impl World {
     pub(super) fn connect(&mut self, node: usize) {

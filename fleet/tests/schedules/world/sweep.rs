@@ -5,8 +5,8 @@ use pfo_fleet::{Event, Length, Purpose, Terms, Told};
 use pfo_vocabulary::Uid;
 
 use super::{Calm, Happens, QUIET_MS, TROUBLE_MS, VETOED, World};
-use crate::observer::Ran;
-use crate::pfod::plan;
+use crate::schedules::observer::Ran;
+use crate::schedules::pfod::plan;
 
 const LENGTH: Length = Length { settling_steps: 1, steps: 3, samples: false };
 

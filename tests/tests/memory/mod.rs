@@ -23,7 +23,7 @@ use pfo_tests::{
     memory_max, needs_root, programs, wait,
 };
 
-use frontier_files::{
+use self::frontier_files::{
     MICROBATCHES, compressed, frontier, padded, with_chunks, with_plans, with_repeats, with_rows,
 };
 

@@ -1,0 +1,18 @@
+//! The integration tests of `pfoctl`: one program, so that it is linked once.
+
+mod clocks;
+mod connection;
+mod fake_daemon;
+mod interrupted;
+mod noise;
+mod pfoctl;
+mod pictures;
+mod plan;
+mod plan_files;
+mod policy;
+mod reload;
+mod samples;
+mod schedules;
+mod status;
+mod sweep;
+mod tune;

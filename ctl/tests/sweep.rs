@@ -78,7 +78,8 @@ fn pfod(request: &Request) -> Response {
 }
 
 fn sweep(daemon: &FakeDaemon, bench: &Bench, arguments: &[&str]) -> Command {
-    let sweep = ["plan", "sweep", "j", "frontier", "--steps", "4", "-o", "measured.csv"];
+    let command = if arguments.contains(&"--perseus") { "compare" } else { "plan" };
+    let sweep = [command, "sweep", "j", "frontier", "--steps", "4", "-o", "measured.csv"];
     let mut command = daemon.pfoctl(&[&sweep[..], arguments].concat());
     command.current_dir(bench.path("."));
     command

@@ -91,19 +91,18 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
-    const MAX_SLOWDOWN: f64 = 0.04;
+fn a_tuned_job_saves_what_is_possible() {
+    // More than the cheapest plan takes: no step is near the limit.
+    const MAX_SLOWDOWN: f64 = 0.5;
     let bench = Bench::start();
     let plan = bench.node.directory().join("kept.json").display().to_string();
     let page = bench.node.directory().join("page.html").display().to_string();
-    let tune = ["--max-slowdown", "4%", "--set", "rounds=2", "--output", &plan, "--report", &page];
+    let tune = ["--max-slowdown", "50%", "--output", &plan, "--report", &page];
     let ran = Ran::from(bench.tune(&tune).wait_with_output().unwrap());
-    // On a busy machine step times may scatter too much for certainty.
-    let is_certain = ran.code == Some(0);
-    assert!(is_certain || ran.code == Some(6), "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let report = ran.json();
     let kept = kept_plan(&report);
-    assert_eq!(kept["certain"], is_certain, "{report}");
+    assert_eq!(kept["certain"], true, "{report}");
     assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
     assert_eq!(report["correctable"], true, "{report}");
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
@@ -116,12 +115,7 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     let pipeline = bench.pipeline();
     let all_max = Policy::AllMax.outcome(&pipeline, P2P_POWER, &|_| {}).unwrap();
     let all_max = all_max.plans[0].predicted.unwrap();
-    // Where the machine is so busy that the first plan seems too slow, it is of a faster one.
     let predicted_s = number(&kept["predicted_time_s"]);
-    if report["tried"].as_array().unwrap().len() == 1 {
-        let limit_s = (1.0 + MAX_SLOWDOWN) * all_max.iteration_time_s;
-        assert!((0.99 * limit_s..=limit_s).contains(&predicted_s), "{report}");
-    }
     let least_j = LowerBound::new(&pipeline, P2P_POWER).energy_j(predicted_s);
     let possible = 1.0 - least_j / all_max.iteration_energy_j;
     let saving = &kept["saving"];

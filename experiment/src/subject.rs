@@ -84,7 +84,10 @@ impl<'a, B: Bench> Subject<'a, B> {
     }
 
     /// Asks the agent, through a restart of a daemon.
-    pub(crate) async fn agent(&mut self, request: AgentRequest) -> Result<AgentResponse, TuneError> {
+    pub(crate) async fn agent(
+        &mut self,
+        request: AgentRequest,
+    ) -> Result<AgentResponse, TuneError> {
         let mut trouble = Trouble::default();
         loop {
             match self.bench.agent(request.clone(), None).await {
@@ -101,6 +104,11 @@ impl<'a, B: Bench> Subject<'a, B> {
         within: Option<Duration>,
     ) -> Result<AgentResponse, BenchError> {
         self.bench.agent(request, within).await
+    }
+
+    /// Whether the experiment was interrupted, and the job was not measured since.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.bench.is_resumed()
     }
 
     /// Waits until it is time to ask again.

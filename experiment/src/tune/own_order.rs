@@ -24,25 +24,31 @@ impl<B: Bench> Subject<'_, B> {
     ) -> Result<Option<OwnOrder>, TuneError> {
         let mut trouble = Trouble::default();
         let why = loop {
-            let error = match self.agent_within(AgentRequest::OrderRead(self.selector()), None).await
-            {
-                Ok(AgentResponse::Order(ranks)) => match order::of_ranks(&ranks) {
-                    Ok(order) => {
-                        let described = order::described(&order, profile);
-                        return Ok(Some(OwnOrder { order, described }));
-                    }
-                    Err(why) => {
-                        break format!("the order of job {} is not known: {why}", self.job());
-                    }
-                },
-                Ok(other) => return Err(unexpected(&other)),
-                Err(error) => TuneError::from(error),
-            };
-            match &error {
-                TuneError::Refused(refusal) if refusal.code != RefusalCode::ShuttingDown => {
-                    break error.to_string();
-                }
-                _ => self.wait_out(&mut trouble, error).await?,
+            let error =
+                match self.agent_within(AgentRequest::OrderRead(self.selector()), None).await {
+                    Ok(AgentResponse::Order(ranks)) => match order::of_ranks(&ranks) {
+                        Ok(order) => {
+                            let described = order::described(&order, profile);
+                            return Ok(Some(OwnOrder { order, described }));
+                        }
+                        Err(why) => {
+                            break format!("the order of job {} is not known: {why}", self.job());
+                        }
+                    },
+                    Ok(other) => return Err(unexpected(&other)),
+                    Err(error) => TuneError::from(error),
+                };
+            let is_refused = matches!(
+                &error, TuneError::Refused(refusal) if refusal.code != RefusalCode::ShuttingDown
+            );
+            // After a restart, its ranks come back one by one.
+            if is_refused && !trouble.has_begun() && !self.is_resumed() {
+                break error.to_string();
+            }
+            match self.wait_out(&mut trouble, error).await {
+                Ok(()) => {}
+                Err(error) if is_refused => break error.to_string(),
+                Err(error) => return Err(error),
             }
         };
         self.remark(format!("{why}; planning for 1f1b"));

@@ -15,7 +15,7 @@ BUILD_FOR_TESTS := cargo build --workspace --all-targets
 NEXTEST := cargo nextest run --workspace
 .PHONY: help setup package-tools build programs demo-programs pages install deb rpm demo demo-fleet \
 	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded \
-	wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel reference \
+	wheel-aarch64 packages-aarch64 playground-wheel gpu-kit check-wheel try-playground test-wheel reference \
 	repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
 	lint format clippy rustdoc bench bench-short audit clean
 
@@ -149,6 +149,7 @@ test-python: ## Test the Python package (part of `make test`)
 	cd shim/python && $(CURDIR)/.venv/bin/mypy && \
 		$(CURDIR)/.venv/bin/stubtest --allowlist stubtest-allowlist --mypy-config-file pyproject.toml pfo_gpu
 	cd playground && $(CURDIR)/.venv/bin/python -m mypy --strict -p pfo_gpu_playground
+	cd gpu-kit && $(CURDIR)/.venv/bin/python -m mypy
 	@$(MAKE) --no-print-directory reference
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/.venv/bin/pytest -q
 
@@ -187,6 +188,9 @@ check-wheel: wheel ## Check the wheel and the sdist: tags, stable ABI, metadata,
 
 playground-wheel: wheel ## Build the wheel of the playground, with the programs (takes minutes)
 	@GLIBC=$(GLIBC) scripts/build-playground
+
+gpu-kit: wheel ## Build the folder that measures a GPU and changes nothing, into target/gpu-kit (takes minutes)
+	@GLIBC=$(GLIBC) scripts/build-gpu-kit
 
 try-playground: playground-wheel ## Install both wheels as a new user does, and play (takes minutes)
 	@scripts/try-playground

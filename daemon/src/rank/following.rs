@@ -9,10 +9,10 @@ use pfo_service::now_ns;
 use super::ahead::off_plan_ns;
 use super::cursor::Finished;
 use super::pace::Room;
+use super::record::record_of;
 use super::wish::Wish;
 use super::{REMEMBERED_UNITS, Rank};
 use crate::job::Swap;
-use crate::measure::record_of;
 
 impl Rank {
     pub(super) fn event(&mut self, event: &Event) {

@@ -12,6 +12,7 @@ mod following;
 mod mismatch;
 mod pace;
 mod reading;
+mod record;
 mod setting;
 mod urgency;
 mod wish;
@@ -25,7 +26,7 @@ use pfo_protocol::{ClosingReason, DpRank, GpuUuid, Holder, Mhz, Milliwatts, Stag
 
 use self::accounting::StepsBegun;
 use self::ahead::Ahead;
-pub(crate) use self::cursor::{Cursor, Finished, Outcome};
+pub(crate) use self::cursor::Cursor;
 use self::mismatch::Mismatch;
 use self::pace::Pace;
 pub(crate) use self::wish::Wish;

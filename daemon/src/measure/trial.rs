@@ -11,8 +11,8 @@ use pfo_service::blocking;
 use tokio::time::{sleep, timeout};
 
 use super::meter::{Listener, Meter};
+use super::meters::Meters;
 use super::step_energies::{StepEnergies, StepMark};
-use crate::gpu::LateDriver;
 use crate::host::journal;
 use crate::job::{Hold, Job, Jobs, Measurer, Member, Runs, Swap};
 
@@ -65,13 +65,13 @@ struct UnderWay {
 /// If it cannot begin, or the job changes during the trial.
 pub(crate) async fn run(
     jobs: &Arc<Jobs>,
-    driver: &Arc<LateDriver>,
+    meters: &Arc<Meters>,
     hold: &Hold,
     run: TrialRun,
     length: TrialLength,
 ) -> Result<TrialResult, Refusal> {
-    let (asked, job) = (Arc::clone(driver), Arc::clone(hold.job()));
-    let ranks = blocking(move || measure(&asked, &job)).await??;
+    let (meters, job) = (Arc::clone(meters), Arc::clone(hold.job()));
+    let ranks = blocking(move || measure(&meters, &job)).await??;
     let ready = async {
         while !ranks.iter().all(|rank| rank.energies.now().is_ready()) {
             sleep(POLL).await;
@@ -94,14 +94,14 @@ pub(crate) async fn run(
 }
 
 /// Begins to measure every rank.
-fn measure(driver: &Arc<LateDriver>, job: &Job) -> Result<Vec<Measured>, Refusal> {
+fn measure(meters: &Meters, job: &Job) -> Result<Vec<Measured>, Refusal> {
     let members: Vec<_> = job.members().ranks().cloned().collect();
     if members.is_empty() {
         return Err(disturbed(job, "has no rank on this node"));
     }
     let measured = members.into_iter().map(|member| {
         let energies = Arc::<RankEnergies>::default();
-        let meter = Meter::listen(driver, &member, &energies)?;
+        let meter = meters.listen(&member.session, &member.gpu.uuid, &energies)?;
         Ok(Measured { member, energies, meter })
     });
     measured.collect()

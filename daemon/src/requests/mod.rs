@@ -27,7 +27,7 @@ use crate::host::journal;
 use crate::job::Holds;
 use crate::measure::run_trial;
 use crate::node::Node;
-use crate::session::internal;
+use crate::refusal::internal;
 
 /// The result of a request.
 pub(crate) enum Answer {
@@ -71,7 +71,7 @@ async fn run(
         Request::Trial { job, run, length } => {
             let job = node.jobs.select(&permit, &job)?;
             let hold = holds.take(&node.jobs, job, permit.uid(), permit.waiting_pid())?;
-            let result = run_trial(&node.jobs, &node.driver, hold, run, length).await?;
+            let result = run_trial(&node.jobs, &node.meters, hold, run, length).await?;
             Response::Trial(Box::new(result))
         }
         Request::TrialsEnd { job, keep } => {

@@ -60,7 +60,7 @@ pub(super) fn tap(
     let waiting = Arc::new(Waiting { counters, ..Waiting::default() });
     let (mut ranks, mut meters) = (Vec::new(), Vec::new());
     for member in members {
-        meters.push(Meter::listen(&node.driver, &member, &waiting)?);
+        meters.push(node.meters.listen(&member.session, &member.gpu.uuid, &waiting)?);
         ranks.push(TappedRank {
             rank: member.hello.position.rank,
             session: member.session.holder.session,

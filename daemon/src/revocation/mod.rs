@@ -1,13 +1,17 @@
 //! Revoked leases. A job does not get one again while a process that held it lives, unless it is
 //! allowed to: its trainer would otherwise request and get it again within a second.
 
+mod file;
+
 use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use pfo_protocol::{GpuUuid, Refusal, RefusalCode, Uid};
 use pfo_service::{Process, lock};
 
-use super::revocation_file::RevocationFile;
+pub(crate) use self::file::RevocationFile;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::file::parse_revocations;
 use crate::job::JobKey;
 
 /// Each revocation keeps a descriptor of every process.

@@ -10,7 +10,7 @@ use pfo_protocol::{GpuUuid, JobName, Uid};
 use pfo_service::{Process, ProcessRecord, boot_id, parse_of_boot, replace, unix_s};
 use serde::{Deserialize, Serialize};
 
-use super::revocations::Revocation;
+use super::Revocation;
 use crate::job::JobKey;
 
 const FORMAT: &str = "pfo-revocations/1";

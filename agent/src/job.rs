@@ -48,6 +48,12 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
 }
 
+/// The refusal for a job that this node does not have.
+pub(crate) fn no_job(key: &JobKey) -> Refusal {
+    let message = format!("no rank of {key} is on this node");
+    Refusal::new(RefusalCode::UnknownJob, message, "`pfoctl status` lists the jobs")
+}
+
 /// The plan that every rank of a job runs, if nobody measures the job.
 pub(crate) fn running(job: &JobView) -> Option<&PlanStatus> {
     let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);

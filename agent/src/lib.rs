@@ -30,6 +30,7 @@ mod profile;
 mod record;
 mod refusal;
 mod settings;
+mod steer;
 mod straggler;
 mod sweep;
 mod watch;

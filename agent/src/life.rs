@@ -28,6 +28,7 @@ use crate::p2p::P2pStore;
 use crate::pfod::{Pfod, Questions};
 use crate::profile::ProfileStore;
 use crate::settings::{InForce, Settings};
+use crate::steer::Steering;
 use crate::straggler::{JobFiles, Stragglers, share_frontiers};
 use crate::sweep::{Means, SweepFiles, Sweeps, share_sweeps};
 use crate::watch::{Taps, Watcher};
@@ -187,15 +188,14 @@ impl Services {
         let (asked, counted) = (Arc::clone(&questions), Arc::clone(&people));
         let stragglers = Arc::new(Stragglers::new(pfod.clone(), asked, files, counted));
         let fleet = Fleet::new(&now.config.fleet, pfod.clone(), Arc::clone(&questions));
-        let sweeps = Sweeps::new(Means {
+        let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
+        let steering = Arc::new(Steering {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
-            profiles: Arc::clone(&profiles),
             fleet: fleet.clone(),
-            files: SweepFiles::under(&paths.state),
-            people: Arc::clone(&people),
+            ledger: Arc::clone(&ledger),
         });
-        let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
+        let sweeps = sweeps(&steering, &profiles, &people, &paths.state);
         let budgets = budgets(&settings, &pfod, &stragglers, &ledger, fleet.clone());
         let guards = Guards::new(GuardMeans {
             pfod: pfod.clone(),
@@ -208,7 +208,7 @@ impl Services {
             file: GuardFile::under(&paths.runtime),
         });
         let calibrations = Arc::new(Calibrations::under(&paths.state, Arc::clone(&people)));
-        let first_plans = first_plans(&settings, &pfod, &people, fleet.clone());
+        let first_plans = first_plans(&settings, &people, &steering);
         let watcher = Watcher::new(
             Taps { pfod: pfod.clone(), calibrations: Arc::clone(&calibrations) },
             Arc::clone(&questions),
@@ -229,6 +229,7 @@ impl Services {
             watcher: Arc::new(watcher),
             first_plans,
             fleet,
+            steering,
             settings,
             people,
             pfod,
@@ -238,6 +239,21 @@ impl Services {
             refusals: AtomicU64::default(),
         }
     }
+}
+
+fn sweeps(
+    steering: &Arc<Steering>,
+    profiles: &Arc<ProfileStore>,
+    people: &Arc<People>,
+    state: &Path,
+) -> Sweeps {
+    Sweeps::new(Means {
+        questions: Arc::clone(&steering.questions),
+        profiles: Arc::clone(profiles),
+        steering: Arc::clone(steering),
+        files: SweepFiles::under(state),
+        people: Arc::clone(people),
+    })
 }
 
 fn budgets(
@@ -261,15 +277,13 @@ fn budgets(
 
 fn first_plans(
     settings: &Arc<InForce>,
-    pfod: &Pfod,
     people: &Arc<People>,
-    fleet: Option<Arc<Fleet>>,
+    steering: &Arc<Steering>,
 ) -> Arc<FirstPlans> {
     Arc::new(FirstPlans::new(FirstPlanMeans {
-        pfod: pfod.clone(),
-        questions: Questions::to(pfod.clone()),
+        questions: Questions::to(steering.pfod.clone()),
         people: Arc::clone(people),
-        fleet,
+        steering: Arc::clone(steering),
         files: FirstPlanFiles::under(&settings.now().config.paths.state),
     }))
 }

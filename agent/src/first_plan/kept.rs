@@ -14,10 +14,10 @@ use tokio::sync::{Notify, Semaphore};
 use crate::authority::Permit;
 use crate::first_plan::file::{FirstPlanFiles, FirstPlanRecord};
 use crate::first_plan::turns::Turns;
-use crate::fleet::Fleet;
 use crate::job::JobKey;
-use crate::pfod::{Asker, Pfod, PfodError, Questions, unexpected};
+use crate::pfod::{Asker, PfodError, Questions, unexpected};
 use crate::refusal::not_written;
+use crate::steer::Steering;
 use crate::straggler::Labelled;
 
 /// Plans that are kept for the jobs of one person, half of the jobs without ranks that `pfod` remembers
@@ -36,10 +36,9 @@ const PARSED_AT_ONCE: usize = 2;
 /// What first plans are kept and handed over with.
 #[derive(Debug)]
 pub(crate) struct FirstPlanMeans {
-    pub(crate) pfod: Pfod,
+    pub(crate) steering: Arc<Steering>,
     pub(crate) questions: Questions,
     pub(crate) people: Arc<People>,
-    pub(crate) fleet: Option<Arc<Fleet>>,
     pub(crate) files: FirstPlanFiles,
 }
 
@@ -268,7 +267,7 @@ impl FirstPlans {
     ) -> Result<Swapped, PfodError> {
         let (job, at_step) = (key.selector(), Some(0));
         let request = Request::PlanSwap { job, target, at_step, after: None, wait: false };
-        match self.means.pfod.on_behalf(asker).await?.ask(request).await? {
+        match self.means.steering.pfod.on_behalf(asker).await?.ask(request).await? {
             Response::Swapped(swapped) => Ok(swapped),
             other => Err(unexpected(&other)),
         }
@@ -322,16 +321,15 @@ pub(super) mod tests {
 
     /// First plans in a directory, on a node without a `pfod`.
     pub(in super::super) fn first_plans(directory: &std::path::Path) -> FirstPlans {
-        let pfod = Pfod::at(directory.join("no-pfod.sock"));
         let subuid = directory.join("subuid");
         std::fs::write(&subuid, "7:100000:65536\n").unwrap();
         let people = People::in_file(&subuid);
         people.read();
+        let steering = Steering::of_no_pfod(directory);
         FirstPlans::new(FirstPlanMeans {
-            questions: Questions::to(pfod.clone()),
-            pfod,
+            questions: Questions::to(steering.pfod.clone()),
+            steering,
             people: Arc::new(people),
-            fleet: None,
             files: FirstPlanFiles::under(directory),
         })
     }

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use pfo_protocol::{JobView, Rank, Refusal, RefusalCode, SwapTarget};
 
 use crate::first_plan::kept::{FirstPlans, Whole};
-use crate::fleet::{Asked, Fleet, fleet_of};
+use crate::fleet::{Fleet, fleet_of};
 use crate::job::JobKey;
+use crate::pfod::Asker;
+use crate::steer::SwapRequest;
 use crate::straggler::Labelled;
 
 impl FirstPlans {
     /// Whether a job with this plan certainly has ranks on other nodes of the fleet: it has more stages
     /// than this node has GPUs. Then no node begins with the plan alone.
     pub(super) async fn spans_nodes(&self, plan: &Labelled) -> bool {
-        if self.means.fleet.is_none() {
+        if self.means.steering.fleet.is_none() {
             return false;
         }
         let gpus = self.means.questions.gpus().await;
@@ -24,7 +26,9 @@ impl FirstPlans {
     /// Has all nodes of a job run the plan that is kept for it here, once after the job has begun. The node
     /// of the first rank asks; another one does if that keeps no plan.
     pub(super) fn tell_all_nodes(self: &Arc<Self>, key: &JobKey, job: &JobView) {
-        let Some(fleet) = fleet_of(self.means.fleet.as_ref(), job).map(Arc::clone) else { return };
+        let Some(fleet) = fleet_of(self.means.steering.fleet.as_ref(), job).map(Arc::clone) else {
+            return;
+        };
         let before = match self.kept().get_mut(key) {
             Some(kept) => std::mem::replace(&mut kept.whole, Whole::Settled),
             None => return,
@@ -59,12 +63,13 @@ impl FirstPlans {
         }
         let Some(Labelled { label, table }) = self.plan_of(key).await? else { return Ok(()) };
         let target = SwapTarget::Table { label, table };
-        let asked = Asked { target, at_step: None, max_slowdown: None, wait: false };
-        let swapped = fleet.swap(key.uid, job, asked).await?;
+        let by = Asker { uid: key.uid, pid: None, administrator: false };
+        let request = SwapRequest { by, target, at_step: None, wait: false };
+        let swapped = self.means.steering.of(job).swap(request).await?;
         tracing::info!(
             uid = key.uid.0, job = %key.name,
             "{key} changes to the plan that is kept for it on all of its nodes, at step {}",
-            swapped.step
+            swapped.step()
         );
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pfo_fleet::{Degrees, Gpus, Place, Run, Runs, Seen, SwapAnswer};
+use pfo_fleet::{Degrees, Gpus, Member, Place, Run, Runs, Seen, SwapAnswer};
 use pfo_protocol::{
     GpuName, JobSelector, JobView, Mhz, PlanStatus, RankPosition, RankWindow, Refusal, Request,
     Response, Stage, SwapTarget,
@@ -140,6 +140,12 @@ fn seen_of(job: &JobView, runs: Runs) -> Option<Seen> {
         held: check_free(job).err().map(|refusal| refusal.message),
         slow: Vec::new(),
     })
+}
+
+/// This node as one of a job; none before the job has a rank.
+pub(crate) fn member_of(job: &JobView) -> Option<Member> {
+    let Seen { degrees, places, gpus, .. } = seen_of(job, Runs::Other)?;
+    Some(Member { degrees, places, gpus, measures: false, slow: Vec::new() })
 }
 
 fn target_of(run: &Run, slices: &Slices) -> Result<SwapTarget, String> {

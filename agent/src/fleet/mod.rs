@@ -24,6 +24,7 @@ mod unchanged;
 pub(crate) use self::check::check;
 pub(crate) use self::comparison::{ForLedger, WholeComparison, WholeTurn};
 pub(crate) use self::config::FleetConfig;
+pub(crate) use self::local::member_of;
 pub(crate) use self::noted::Noted;
 pub(crate) use self::parts::{Fleet, fleet_of, spans_nodes};
 pub(crate) use self::slow::AllSlow;

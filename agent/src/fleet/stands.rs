@@ -9,7 +9,8 @@ use super::parts::Fleet;
 use super::slices::table_of;
 use super::swap::{POLL, refusal_of, unchanged};
 use super::unchanged::{Attempts, Unchanged};
-use crate::job::JobKey;
+use crate::job::{JobKey, no_job};
+use crate::pfod::PfodError;
 use crate::straggler::Labelled;
 
 /// What a whole job runs for good.
@@ -42,6 +43,14 @@ pub(crate) fn next_step(job: &JobView) -> u64 {
 }
 
 impl Fleet {
+    /// The ranks of a job on this node.
+    ///
+    /// # Errors
+    /// If there are none, or `pfod` does not answer.
+    pub(crate) async fn view(&self, key: &JobKey) -> Result<JobView, PfodError> {
+        self.questions.job(key).await?.ok_or_else(|| no_job(key).into())
+    }
+
     /// What a job runs, as this node knows it; none if it takes no part in the job, or the store has
     /// never answered.
     pub(crate) async fn stands(&self, key: &JobKey) -> Option<Stands> {

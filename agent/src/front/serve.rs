@@ -26,10 +26,11 @@ use crate::ledger::Ledger;
 use crate::p2p::{self, P2pStore};
 use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
-use crate::record::{MOST_SAMPLES, own_order};
+use crate::record::own_order;
 use crate::refusal::internal;
+use crate::steer::{Steering, Turn, WholeJob};
 use crate::straggler::Stragglers;
-use crate::sweep::{self, Ordered, Sweeps, Swept};
+use crate::sweep::{self, Ordered, Sweeps};
 use crate::watch::{StageTimes, Watcher};
 use crate::{fleet, journal, settings};
 
@@ -55,6 +56,7 @@ pub(crate) struct Services {
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) first_plans: Arc<FirstPlans>,
     pub(crate) fleet: Option<Arc<Fleet>>,
+    pub(crate) steering: Arc<Steering>,
     /// How many requests were refused.
     pub(crate) refusals: AtomicU64,
 }
@@ -233,18 +235,14 @@ impl Services {
         fleet::fleet_of(self.fleet.as_ref(), job)
     }
 
-    /// A job that is to be swept, with its nodes if it is to be swept on all of them.
-    async fn swept(&self, permit: &Permit, job: &JobSelector) -> Result<Swept, Refusal> {
-        let job = self.find_job(permit, job).await?;
-        let whole = match self.fleet_of(&job) {
-            Some(fleet) => {
-                let members = fleet.members(&JobKey::of(&job)).await?;
-                Box::pin(sweep::fetch_measured(&self.sweeps, fleet, &job)).await;
-                Some(members)
-            }
-            None => None,
-        };
-        Ok(Swept { job, whole })
+    /// A job that is to be swept, on all of its nodes.
+    async fn swept(&self, permit: &Permit, job: &JobSelector) -> Result<WholeJob, Refusal> {
+        let view = self.find_job(permit, job).await?;
+        let whole = self.steering.of(&view).look().await?;
+        if let Some(fleet) = self.fleet_of(&view) {
+            Box::pin(sweep::fetch_measured(&self.sweeps, fleet, &view)).await;
+        }
+        Ok(whole)
     }
 
     pub(super) async fn find_job(
@@ -263,21 +261,8 @@ impl Services {
         (run, length, samples): (TrialRun, TrialLength, bool),
     ) -> Served {
         let job = self.find_job(permit, job).await?;
-        if let Some(fleet) = self.fleet_of(&job) {
-            let recorded = holds.record_whole(fleet, permit, &job, (run, length, samples));
-            // As large as those of swaps.
-            return Ok(AgentResponse::Recorded(Box::new(Box::pin(recorded).await?)));
-        }
-        let key = JobKey::of(&job);
-        let room = if samples {
-            MOST_SAMPLES.checked_div(self.questions.gpus().await?.len()).or(Some(MOST_SAMPLES))
-        } else {
-            None
-        };
-        let recorded = holds.record(&self.pfod, permit, key, (run, length, room)).await?;
-        if let Some((plan, compared)) = holds.compared(&JobKey::of(&job), &recorded) {
-            self.ledger.take(&job, &plan, compared);
-        }
+        let turn = Turn { setting: run, length, samples };
+        let recorded = holds.record(&*self.steering.of(&job), permit, turn).await?;
         Ok(AgentResponse::Recorded(Box::new(recorded)))
     }
 

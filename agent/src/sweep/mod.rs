@@ -21,7 +21,7 @@ mod sweeps;
 mod swept;
 
 pub(crate) use file::SweepFiles;
-pub(crate) use requests::{Ordered, Swept, attend, control, list, read, start};
+pub(crate) use requests::{Ordered, attend, control, list, read, start};
 pub(crate) use shape::allowed_clocks;
 pub(crate) use shared::{fetch_measured, share_sweeps};
 pub(crate) use sweeps::{Means, Sweeps};

@@ -40,23 +40,14 @@ type Place<'a> = (Stage, TpRank, &'a str);
 
 /// How many replicas of a job can measure different clocks: those that are being measured, if all have
 /// the same stages on the same models of GPU.
-pub(crate) fn comparable(job: &JobView, whole: Option<&Members>) -> u32 {
+pub(crate) fn comparable(job: &JobView, members: &Members) -> u32 {
     let microbatches = job.ranks.iter().filter_map(|rank| rank.num_microbatches).min();
     let mut replicas: BTreeMap<DpRank, BTreeSet<Place<'_>>> = BTreeMap::new();
-    let mut add = |dp, place| {
-        replicas.entry(dp).or_default().insert(place);
-    };
-    match whole {
-        Some(members) => members.values().for_each(|member| {
-            for (place, model) in member.places.iter().zip(&member.gpus.models) {
-                add(place.dp, (place.stage, place.tp, model.as_str()));
-            }
-        }),
-        None => job.ranks.iter().for_each(|rank| {
-            let position = &rank.position;
-            let place = (position.pp_rank, position.tp_rank, rank.gpu_model.as_str());
-            add(position.dp_rank, place);
-        }),
+    for member in members.values() {
+        for (place, model) in member.places.iter().zip(&member.gpus.models) {
+            let of_replica = replicas.entry(place.dp).or_default();
+            of_replica.insert((place.stage, place.tp, model.as_str()));
+        }
     }
     let mut each = replicas.values();
     let first = each.next();
@@ -217,6 +208,7 @@ pub(crate) mod tests {
     use pfo_protocol::{Rank, TrialRow};
 
     use super::*;
+    use crate::steer::alone;
     use crate::straggler::tests::job as example_job;
     use crate::sweep::swept::tests::trial;
 
@@ -255,20 +247,20 @@ pub(crate) mod tests {
     #[test]
     fn replicas_are_comparable_if_they_have_the_same_stages_on_the_same_gpus() {
         let mut job = job_of(3);
-        assert_eq!(comparable(&job, None), 3);
+        assert_eq!(comparable(&job, &alone(&job)), 3);
         job.ranks[5].gpu_model = "another".into();
-        assert_eq!(comparable(&job, None), 1);
+        assert_eq!(comparable(&job, &alone(&job)), 1);
         let mut job = job_of(3);
         job.ranks[5].position.dp_rank = DpRank(7);
-        assert_eq!(comparable(&job, None), 1, "ranks of one are missing");
+        assert_eq!(comparable(&job, &alone(&job)), 1, "ranks of one are missing");
         let mut job = job_of(3);
         job.ranks.drain(2..4);
-        assert_eq!(comparable(&job, None), 1, "0 and 2 would have the same clock of two");
+        assert_eq!(comparable(&job, &alone(&job)), 1, "0 and 2 would have the same clock of two");
         let mut job = job_of(2);
         job.ranks.iter_mut().for_each(|rank| rank.num_microbatches = Some(2));
-        assert_eq!(comparable(&job, None), 1);
+        assert_eq!(comparable(&job, &alone(&job)), 1);
         job.ranks.clear();
-        assert_eq!(comparable(&job, None), 1);
+        assert_eq!(comparable(&job, &alone(&job)), 1);
     }
 
     #[test]

@@ -8,25 +8,17 @@ use pfo_protocol::{
 };
 
 use crate::authority::Permit;
-use crate::fleet::Members;
 use crate::job::{JobKey, check_free};
+use crate::steer::WholeJob;
 use crate::sweep::attended::Attended;
 use crate::sweep::ladder::ladder;
 use crate::sweep::record::SweepRecord;
 use crate::sweep::replicas;
-use crate::sweep::shape::{JobShape, allowed_clocks, allowed_on_all};
+use crate::sweep::shape::{JobShape, allowed_on_all};
 use crate::sweep::sweeps::{Sweep, Sweeps};
 
 /// The most steps that are measured at one clock.
 const MOST_STEPS: u32 = 10_000;
-
-/// A job that is to be swept.
-pub(crate) struct Swept {
-    /// Its ranks on this node.
-    pub(crate) job: JobView,
-    /// All of its nodes, if it is swept on all of them.
-    pub(crate) whole: Option<Members>,
-}
 
 /// What an order of a profile leads to.
 pub(crate) enum Ordered<S> {
@@ -43,7 +35,7 @@ pub(crate) enum Ordered<S> {
 pub(crate) fn start(
     sweeps: &Sweeps,
     permit: &Permit,
-    job: &Swept,
+    job: &WholeJob,
     order: SweepOrder,
 ) -> Result<AgentResponse, Refusal> {
     Ok(match begin(sweeps, permit, job, order, false)? {
@@ -60,7 +52,7 @@ pub(crate) fn start(
 pub(crate) fn attend(
     sweeps: &Sweeps,
     permit: &Permit,
-    job: Result<Swept, Refusal>,
+    job: Result<WholeJob, Refusal>,
     order: SweepOrder,
 ) -> Result<Ordered<Attended>, Refusal> {
     let selector = order.job.clone();
@@ -84,7 +76,7 @@ pub(crate) fn attend(
 fn begin(
     sweeps: &Sweeps,
     permit: &Permit,
-    Swept { job, whole }: &Swept,
+    WholeJob { view: job, members }: &WholeJob,
     order: SweepOrder,
     attended: bool,
 ) -> Result<Ordered<Arc<Sweep>>, Refusal> {
@@ -92,11 +84,7 @@ fn begin(
     check(settings)?;
     check_energy(job)?;
     let name = &job.job;
-    let shape = match whole {
-        Some(members) => JobShape::of_whole(job, members),
-        None => JobShape::of(job),
-    };
-    let shape = shape.ok_or_else(|| {
+    let shape = JobShape::of(job, members).ok_or_else(|| {
         Refusal::new(
             RefusalCode::LimitReached,
             format!(
@@ -110,7 +98,7 @@ fn begin(
     if reuse && let Some(stored) = sweeps.stored(&shape.key(job.uid, model.clone())) {
         return Ok(Ordered::Stored(stored));
     }
-    let allowed = whole.as_ref().map_or_else(|| allowed_clocks(job), allowed_on_all);
+    let allowed = allowed_on_all(members);
     let clocks = ladder(&allowed, settings.stride_mhz, settings.min_mhz);
     if clocks.is_empty() {
         return Err(Refusal::new(
@@ -125,7 +113,7 @@ fn begin(
     check_free(job)?;
     let count = clocks.len();
     let by = permit.user();
-    let replicas = replicas::comparable(job, whole.as_ref());
+    let replicas = replicas::comparable(job, members);
     let record = SweepRecord::new(JobKey::of(job), by.uid, model, settings, shape, clocks);
     let mut record = record.over(replicas).among(allowed);
     record.attended = attended;

@@ -7,10 +7,9 @@ use pfo_protocol::{JobView, RecordedTrial, Refusal, RefusalCode, SweepState, Tri
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use crate::fleet::{WholeHold, fleet_of};
 use crate::job::check_free;
-use crate::pfod::{Asker, Connection, PfodError};
-use crate::record::{self, Order};
+use crate::pfod::Asker;
+use crate::steer::{Hold, Steer, SteerError, Turn, WholeJob};
 use crate::sweep::record::SweepRecord;
 use crate::sweep::shape::JobShape;
 use crate::sweep::sweeps::{Means, Run, Sweep};
@@ -25,26 +24,19 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// nothing.
 const MOST_FAILURES: u32 = 5;
 
-/// What holds the job while it is swept.
-enum Hold {
-    /// A connection to `pfod`, of a job whose ranks are all here.
-    Here(Connection),
-    Whole(WholeHold),
-}
-
 /// Sweeps until there is nothing left to measure, or nothing could be measured for too long.
-/// Between two trials the connection that holds the job stays open, and the job runs the last
-/// clock; when this ends or is dropped, `pfod` brings the job to default clocks.
+/// Between two trials the job stays held, and runs the last clock; when this ends or is dropped, the
+/// job returns to default clocks.
 pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
-    let mut hold = None;
+    let mut hold: Option<Box<dyn Hold>> = None;
     let mut hopeful_since = Instant::now();
     let mut failures = 0_u32;
     while let Some(record) = sweep.record(run) {
         let Some(what) = record.run() else {
-            if let Some(Hold::Whole(hold)) = hold.take()
-                && let Err(refusal) = hold.end(false).await
+            if let Some(mut hold) = hold.take()
+                && let Err(why) = hold.end(false).await
             {
-                tracing::warn!("a sweep is over: {}", refusal.message);
+                tracing::warn!("a sweep is over: {why}");
             }
             let _ = spawn_blocking(move || sweep.finish(run)).await;
             return;
@@ -65,9 +57,9 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
             hopeful_since.elapsed() > PATIENCE
         } else {
             failures = failures.saturating_add(1);
-            is_final(&error) || failures >= MOST_FAILURES
+            error.is_final() || failures >= MOST_FAILURES
         };
-        let why = in_words(error);
+        let why = error.message();
         if hopeless {
             let _ = spawn_blocking(move || sweep.give_up(run, why)).await;
             return;
@@ -77,69 +69,43 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
     }
 }
 
-fn is_final(error: &PfodError) -> bool {
-    let is_final = |code| matches!(code, RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized);
-    matches!(error, PfodError::Refused(refusal) if is_final(refusal.code))
-}
-
-fn in_words(error: PfodError) -> String {
-    match error {
-        PfodError::Refused(refusal) => refusal.message,
-        away @ PfodError::Away(_) => away.to_string(),
-    }
-}
-
 async fn measure(
     sweep: &Sweep,
     run: Run,
     record: &SweepRecord,
     what: TrialRun,
-    hold: &mut Option<Hold>,
-) -> Result<RecordedTrial, PfodError> {
-    let means = sweep.means();
-    let job = find_job(means, record).await?;
-    if let Some(fleet) = fleet_of(means.fleet.as_ref(), &job) {
-        let mut held = match hold.take() {
-            Some(Hold::Whole(held)) => Some(held),
-            _ => None,
-        };
-        sweep.report(run, SweepState::Running);
-        let what = (what, record.length(), false);
-        let trial = Box::pin(fleet.trial(record.by_uid, &job, what, &mut held)).await;
-        *hold = held.map(Hold::Whole);
-        return Ok(trial?.0);
-    }
-    // Only an administrator begins a sweep of another user's job.
-    let administrator = record.by_uid != record.uid;
-    let asker = Asker { uid: record.by_uid, pid: None, administrator };
-    let mut connection = match hold.take() {
-        Some(Hold::Here(connection)) => connection,
-        _ => {
-            check_free(&job)?;
-            means.pfod.on_behalf(asker).await?
+    hold: &mut Option<Box<dyn Hold>>,
+) -> Result<RecordedTrial, SteerError> {
+    let (job, view) = find_job(sweep.means(), record).await?;
+    let mut held = match hold.take() {
+        Some(held) => held,
+        None => {
+            check_free(&view)?;
+            // Only an administrator begins a sweep of another user's job.
+            let administrator = record.by_uid != record.uid;
+            job.hold(Asker { uid: record.by_uid, pid: None, administrator })
         }
     };
     sweep.report(run, SweepState::Running);
-    let order = Order { run: what, length: record.length(), room: None };
-    let recorded = record::run(&means.pfod, &mut connection, &record.key(), order).await;
-    *hold = Some(Hold::Here(connection));
-    Ok(recorded?.0)
+    let turn = Turn { setting: what, length: record.length(), samples: false };
+    let measured = held.turn(turn).await;
+    *hold = Some(held).filter(|held| held.is_held());
+    Ok(measured?.0)
 }
 
 /// The job, with all of its ranks.
-async fn find_job(means: &Means, record: &SweepRecord) -> Result<JobView, PfodError> {
-    let job = means.questions.job(&record.key()).await?;
-    let shape = match &job {
-        Some(job) => match fleet_of(means.fleet.as_ref(), job) {
-            Some(fleet) => JobShape::of_whole(job, &fleet.members(&record.key()).await?),
-            None => JobShape::of(job),
-        },
-        None => None,
-    };
-    let whole = job.filter(|_| shape.as_ref() == Some(&record.shape));
-    whole.ok_or_else(|| {
-        let message =
-            format!("job {} does not have the ranks that it had when its sweep began", record.job);
-        Refusal::new(RefusalCode::UnknownJob, message, "").into()
-    })
+async fn find_job(
+    means: &Means,
+    record: &SweepRecord,
+) -> Result<(Arc<dyn Steer>, JobView), SteerError> {
+    if let Some(view) = means.questions.job(&record.key()).await? {
+        let job = means.steering.of(&view);
+        let WholeJob { view, members } = job.look().await?;
+        if JobShape::of(&view, &members).as_ref() == Some(&record.shape) {
+            return Ok((job, view));
+        }
+    }
+    let message =
+        format!("job {} does not have the ranks that it had when its sweep began", record.job);
+    Err(Refusal::new(RefusalCode::UnknownJob, message, "").into())
 }

@@ -1,4 +1,4 @@
-//! How a job divides its model among the GPUs of this node: what a sweep must find again after a
+//! How a job divides its model among GPUs: what a sweep must find again after a
 //! pause, and what its profile is stored under.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::Members;
 use crate::profile::stored_key;
 
-/// The ranks of a job on this node, or those of a whole job.
+/// All ranks of a job that this node can steer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JobShape {
@@ -23,37 +23,28 @@ pub(crate) struct JobShape {
 }
 
 impl JobShape {
-    /// The shape of a job. None before all of its ranks are known to run the same number of
+    /// The shape of a job. None before its ranks on this node are known to run the same number of
     /// microbatches.
-    pub(crate) fn of(job: &JobView) -> Option<Self> {
+    pub(crate) fn of(job: &JobView, members: &Members) -> Option<Self> {
         let mut microbatches = job.ranks.iter().map(|rank| rank.num_microbatches);
         let num_microbatches = microbatches.next()??;
         if microbatches.any(|other| other != Some(num_microbatches)) {
             return None;
         }
-        let position = &job.ranks.first()?.position;
-        Some(Self {
-            pp_degree: position.pp_degree,
-            dp_degree: position.dp_degree,
-            tp_degree: position.tp_degree,
-            num_microbatches,
-            ranks: job
-                .ranks
-                .iter()
-                .map(|rank| (rank.position.rank, rank.gpu_model.clone()))
-                .collect(),
-        })
-    }
-
-    /// The shape of a job that has ranks on several nodes, all of which are there.
-    pub(crate) fn of_whole(job: &JobView, members: &Members) -> Option<Self> {
         let of_node = |member: &Member| {
             let ranks = member.places.iter().map(|place| place.rank);
             ranks.zip(member.gpus.models.iter().cloned()).collect::<Vec<_>>()
         };
         let mut ranks: Vec<_> = members.values().flat_map(of_node).collect();
         ranks.sort();
-        Some(Self { ranks, ..Self::of(job)? })
+        let position = &job.ranks.first()?.position;
+        Some(Self {
+            pp_degree: position.pp_degree,
+            dp_degree: position.dp_degree,
+            tp_degree: position.tp_degree,
+            num_microbatches,
+            ranks,
+        })
     }
 
     /// What a profile of this is stored under.
@@ -164,7 +155,7 @@ mod tests {
         let mut job = example_job(2);
         job.ranks.iter_mut().for_each(|rank| rank.num_microbatches = Some(8));
         job.ranks.truncate(1);
-        let shape = JobShape::of_whole(&job, &members).unwrap();
+        let shape = JobShape::of(&job, &members).unwrap();
         assert_eq!(key(&shape), ("1xA0+1xA1".into(), "pp2-dp1-tp1-mb8".into()));
         assert_eq!(allowed_on_all(&members), BTreeSet::from([Mhz(1200)]));
     }

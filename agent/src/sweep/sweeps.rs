@@ -15,11 +15,11 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::authority::Permit;
-use crate::fleet::Fleet;
 use crate::job::JobKey;
-use crate::pfod::{Pfod, Questions};
+use crate::pfod::Questions;
 use crate::profile::ProfileStore;
 use crate::refusal::not_written;
+use crate::steer::Steering;
 use crate::sweep::file::SweepFiles;
 use crate::sweep::record::{Next, Pause, SweepRecord};
 use crate::sweep::runner;
@@ -35,10 +35,9 @@ const OVER_PER_PERSON: usize = 16;
 /// What sweeps need to measure jobs and to keep what they measured.
 #[derive(Debug)]
 pub(crate) struct Means {
-    pub(crate) pfod: Pfod,
     pub(crate) questions: Arc<Questions>,
     pub(crate) profiles: Arc<ProfileStore>,
-    pub(crate) fleet: Option<Arc<Fleet>>,
+    pub(crate) steering: Arc<Steering>,
     pub(crate) files: SweepFiles,
     pub(crate) people: Arc<People>,
 }

@@ -9,7 +9,7 @@ use pfo_protocol::{
 };
 use serde::Serialize;
 
-use crate::arguments::{GpuArgument, GpuArgumentError};
+use crate::arguments::{GpuArgument, GpuArgumentError, Indices};
 use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
 use crate::grant;
@@ -137,14 +137,14 @@ impl Selected {
             Name::Gpu(gpu) => return Ok(LeaseTarget::Gpu(gpu.resolve(pfod)?)),
             Name::Job(job) => job,
             Name::Either(job, number) => {
-                let count = pfod.gpus()?.len();
-                match (is_known(&job, pfod)?, number < count) {
+                let there = Indices::of(&pfod.status()?.gpus);
+                match (is_known(&job, pfod)?, there.contain(number)) {
                     (true, false) => job,
                     (false, true) => {
                         return Ok(LeaseTarget::Gpu(GpuArgument::Index(number).resolve(pfod)?));
                     }
                     (false, false) => {
-                        return Err(GpuArgumentError::Neither { number, count }.into());
+                        return Err(GpuArgumentError::Neither { number, there }.into());
                     }
                     (true, true) => return Err(GpuArgumentError::Both { number }.into()),
                 }

@@ -1,6 +1,6 @@
 //! `pfoctl clocks` against a daemon that can, cannot, or will not.
 
-use crate::fake_daemon::FakeDaemon;
+use crate::fake_daemon::{FakeDaemon, with_gpus};
 use pfo_protocol::{GpuListing, GpuName, Refusal, RefusalCode, Request, ResetOutcome, Response};
 
 fn listing(uuid: &str) -> GpuListing {
@@ -20,6 +20,7 @@ fn daemon(restored: [bool; 2]) -> FakeDaemon {
         };
         match request {
             Request::Gpus => Response::Gpus(["GPU-1", "GPU-2"].map(listing).into()),
+            Request::Status => with_gpus([(0, "GPU-1"), (2, "GPU-2")]),
             _ => {
                 Response::Reset(vec![outcome("GPU-1", restored[0]), outcome("GPU-2", restored[1])])
             }
@@ -40,23 +41,35 @@ fn the_outcome_for_each_gpu_is_printed() {
 #[test]
 fn a_gpu_may_be_named_by_index_uuid_or_bus_id() {
     let daemon = daemon([true, true]);
-    for (argument, name, is_looked_up) in [
-        ("0", "GPU-1", true),
-        ("GPU-2", "GPU-2", true),
-        ("00000000:07:00.0", "00000000:07:00.0", false),
+    for (argument, name, looked_up) in [
+        ("0", "GPU-1", Some(Request::Status)),
+        ("2", "GPU-2", Some(Request::Status)),
+        ("GPU-2", "GPU-2", Some(Request::Gpus)),
+        ("00000000:07:00.0", "00000000:07:00.0", None),
     ] {
         daemon.run(&["clocks", "reset", "--gpu", argument, "--all"]);
-        if is_looked_up {
-            assert_eq!(daemon.request(), Request::Gpus);
+        if let Some(looked_up) = looked_up {
+            assert_eq!(daemon.request(), looked_up);
         }
         let expected =
             Request::ClocksReset { gpu: Some(name.parse::<GpuName>().unwrap()), all: true };
         assert_eq!(daemon.request(), expected);
     }
     assert_eq!(daemon.run(&["clocks", "reset", "--gpu", "no GPU"]).code, Some(2));
-    let ran = daemon.run(&["clocks", "reset", "--gpu", "2"]);
-    assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(ran.stderr.contains("no GPU 2: its 2 GPUs"), "{ran:?}");
+}
+
+#[test]
+fn a_gpu_that_is_lost_is_no_other_gpu() {
+    let daemon = daemon([true, true]);
+    let ran = daemon.run(&["clocks", "reset", "--gpu", "1"]);
+    assert_eq!(
+        (ran.code, ran.stderr.as_str()),
+        (
+            Some(4),
+            "pfoctl: GPU 1 cannot be used: the driver has lost it, or pfod cannot; \
+             there are GPUs 0 and 2\n  `pfoctl doctor` says what is wrong with it\n"
+        )
+    );
 }
 
 #[test]

@@ -4,10 +4,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::fake_daemon::{FakeDaemon, Ran};
+use crate::fake_daemon::{FakeDaemon, Ran, with_gpus};
 use pfo_protocol::{
-    AgentResponse, AgentStatus, DriverUse, GpuListing, Refusal, RefusalCode, Request, Response,
-    Status,
+    AgentResponse, AgentStatus, DriverUse, Refusal, RefusalCode, Request, Response, Status,
 };
 
 const STATUS_JSON: &str = include_str!("golden/status.json");
@@ -193,20 +192,22 @@ fn watch_outlives_a_daemon_that_answers_nothing_for_a_while() {
 
 #[test]
 fn gpus_are_listed_with_their_whole_names() {
-    let listing = vec![GpuListing {
-        uuid: "GPU-6f2c0001-8a11".parse().unwrap(),
-        pci_bus_id: "00000000:07:00.0".parse().unwrap(),
-        model: "NVIDIA A100-SXM4-80GB".to_owned(),
-    }];
-    let daemon = FakeDaemon::answering(move |_| Response::Gpus(listing.clone()));
-    let text = daemon.run(&["gpus"]).stdout;
-    assert!(
-        text.ends_with("GPU-6f2c0001-8a11  00000000:07:00.0  NVIDIA A100-SXM4-80GB\n"),
-        "{text}"
+    let daemon = FakeDaemon::answering(|request| match request {
+        Request::Gpus => Response::Gpus(Vec::new()),
+        _ => with_gpus([(0, "GPU-6f2c0001-8a11"), (2, "GPU-6f2c0001-8a13")]),
+    });
+    assert_eq!(
+        daemon.run(&["gpus"]).stdout,
+        "GPU  UUID               PCI bus id        Model\n\
+         ────────────────────────────────────────────────────────────────\n  \
+         0  GPU-6f2c0001-8a11  00000000:07:00.0  NVIDIA A100-SXM4-80GB\n  \
+         2  GPU-6f2c0001-8a13  00000000:07:00.0  NVIDIA A100-SXM4-80GB\n"
     );
-    assert_eq!(daemon.request(), Request::Gpus);
     let json = daemon.run(&["gpus", "--json"]).json();
-    assert_eq!(json[0]["pci_bus_id"], "00000000:07:00.0");
+    assert_eq!(
+        (&json[1]["index"], &json[1]["pci_bus_id"]),
+        (&2.into(), &"00000000:07:00.0".into())
+    );
 }
 
 #[test]

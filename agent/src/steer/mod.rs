@@ -24,7 +24,7 @@ use crate::record::TrialSamples;
 use crate::straggler::Labelled;
 
 pub(crate) use self::error::SteerError;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use self::here::alone;
 
 /// What a verb of [`Steer`] does, and what becomes of it.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, HEADER_BYTES, Header, Refusal,
-    RefusalCode, Request, Response, Status,
+    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, GpuStatus, HEADER_BYTES, Header,
+    Refusal, RefusalCode, Request, Response, Status,
 };
 
 /// A socket with something behind it that answers until the test ends, and perhaps an agent beside
@@ -105,6 +105,18 @@ impl FakeDaemon {
 pub(crate) fn no_jobs() -> Response {
     let status: Status = serde_json::from_str(include_str!("../golden/status.json")).unwrap();
     Response::Status(Box::new(Status { jobs: Vec::new(), ..status }))
+}
+
+/// The status of a daemon that knows these GPUs, each with its index.
+pub(crate) fn with_gpus<const N: usize>(gpus: [(u32, &str); N]) -> Response {
+    let status: Status = serde_json::from_str(include_str!("../golden/status.json")).unwrap();
+    let example = &status.gpus[0];
+    let gpus = gpus.map(|(index, uuid)| GpuStatus {
+        index,
+        uuid: uuid.parse().unwrap(),
+        ..example.clone()
+    });
+    Response::Status(Box::new(Status { gpus: gpus.into(), ..status }))
 }
 
 fn serve<R: Send + 'static>(

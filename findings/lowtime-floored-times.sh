@@ -1,8 +1,8 @@
 #!/bin/bash
 # behaviour: lowtime, the solver of Perseus, floors every measured time to its unit, and reports a plan's iteration
 #   time as the sum of floored times. With the clocks that it assigns, an iteration takes longer than reported, by up
-#   to a unit for each operation of the critical path: a deadline that is looked up in the frontier is missed by
-#   percents, and in one direction. Three details add to it: a float that is an exact multiple of the unit may lose a
+#   to a unit for each operation of the critical path: a plan that is looked up for a deadline misses it by
+#   percents. Three details add to it: a float that is an exact multiple of the unit may lose a
 #   whole unit (0.3 // 0.1 is 2); clocks that floor to the same unit are reduced to the dearest one; and the frontier
 #   never contains the slowest, cheapest schedule from which the solver starts.
 # seen: lowtime 0.3.0, Python 3.11. A chain of 8 operations, 9 clocks each, unit 1 ms:
@@ -14,7 +14,8 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install --quiet --disable-pip-version-check lowtime==0.3.0 numpy scipy matplotlib
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check lowtime==0.3.0 networkx==3.6.1 \
+    numpy==2.4.6 scipy==1.17.1 matplotlib==3.11.2
 "$work/venv/bin/python" - <<'PYTHON'
 import sys
 

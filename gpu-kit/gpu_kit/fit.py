@@ -39,9 +39,14 @@ def time_in(spans: Spans, kinds: list[str], begin: float, end: float) -> list[fl
 
 def in_rhythm(counted: Counted) -> Counted:
     """The counter's changes at the times of its rhythm: a slow read sees each a little later, now more, now less."""
+    return rhythm(counted)[1]
+
+
+def rhythm(counted: Counted) -> tuple[Optional[float], Counted]:
+    """The counter's period in s, if it has one, and its changes at the times of that."""
     apart = sorted(after - before for (before, _), (after, _) in zip(counted, counted[1:]))
     if len(apart) < 8 or apart[len(apart) // 10] < 0.6 * apart[len(apart) // 2]:
-        return counted
+        return None, counted
     usual, number, numbers = apart[len(apart) // 2], 0, [0]
     for (before, _), (after, _) in zip(counted, counted[1:]):
         number += max(1, round((after - before) / usual))
@@ -50,7 +55,7 @@ def in_rhythm(counted: Counted) -> Counted:
     mean_at = sum(at for at, _ in counted) / len(counted)
     products = sum((n - mean_number) * (at - mean_at) for n, (at, _) in zip(numbers, counted))
     period = products / sum((n - mean_number) ** 2 for n in numbers)
-    return [(mean_at + period * (n - mean_number), energy) for n, (_, energy) in zip(numbers, counted)]
+    return period, [(mean_at + period * (n - mean_number), energy) for n, (_, energy) in zip(numbers, counted)]
 
 
 def powers(spans: Spans, counted: Counted) -> Optional[dict[str, Any]]:

@@ -38,7 +38,9 @@ def _intervals_ms(seen: dict[str, Any], name: str) -> list[float]:
 def _energy_counter(parts: dict[str, Any]) -> Any:
     seen = parts["step"]["on"]
     steps = [b[1] - a[1] for a, b in zip(_changes(seen, "energy_mj"), _changes(seen, "energy_mj")[1:])]
+    period_s, _ = fit.rhythm(_counted(parts["idle_without_context"]))
     return {
+        "period_ms": round(period_s * 1e3, 3) if period_s else None,
         "refresh_ms": quantiles(_intervals_ms(seen, "energy_mj")),
         "refresh_idle_ms": quantiles(_intervals_ms(parts["idle_without_context"], "energy_mj")),
         "smallest_step_mj": min(steps),
@@ -202,6 +204,21 @@ def _minute(parts: dict[str, Any]) -> Any:
     }
 
 
+def _densest(parts: dict[str, Any]) -> Any:
+    """The densest work for a minute, and in bursts that end before a power limit slows them."""
+    steady = _steady(parts["minute"]["work"])
+    densest = parts["context"]["kinds"]["densest"]
+    burst = next(wave for wave in _waves(parts) if wave["kind"] == densest and wave["on_ms"] == 20)
+    rest_w = _watts(parts["idle_with_context"])
+    return {
+        "kind": densest,
+        "burst_w": round((burst["by_counter_w"] - (1 - burst["duty"]) * rest_w) / burst["duty"], 2),
+        "steady_w": steady["by_counter_w"],
+        "sm_mhz": steady["sm_mhz"]["p50"],
+        "reasons": steady["reasons"],
+    }
+
+
 def _seconds(spans: list[list[Any]], kind: str = "") -> fit.Spans:
     return [(span[0] if len(span) == 3 else kind, span[-2] * _S, span[-1] * _S) for span in spans]
 
@@ -282,6 +299,7 @@ _LAWS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "after_work": _after_work,
     "kinds": _kinds,
     "minute": _minute,
+    "densest": _densest,
     "waves": _waves,
     "instructions": _instructions,
     "observer": _observer,

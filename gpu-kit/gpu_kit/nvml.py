@@ -17,8 +17,8 @@ _GETTER = re.compile(r"nvml(Init_v2|Shutdown|(Device|System)Get[A-Za-z0-9_]+)\Z"
 NOT_FOUND = "symbol-not-found"
 _RESULTS = {
     0: "success", 1: "uninitialized", 2: "invalid-argument", 3: "not-supported", 4: "no-permission",
-    6: "not-found", 7: "insufficient-size", 10: "timeout", 13: "function-not-found", 15: "gpu-is-lost",
-    25: "argument-version-mismatch", 26: "deprecated", 27: "not-ready", 999: "unknown",
+    6: "not-found", 7: "insufficient-size", 9: "driver-not-loaded", 10: "timeout", 13: "function-not-found", 15: "gpu-is-lost",
+    18: "library-and-driver-differ", 25: "argument-version-mismatch", 26: "deprecated", 27: "not-ready", 999: "unknown",
 }  # fmt: skip
 
 _u32, _u64, _i32 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_int
@@ -52,7 +52,9 @@ class Nvml:
 
     def __init__(self, library: str, index: int) -> None:
         self._library = ctypes.CDLL(library)
-        self._call("nvmlInit_v2")
+        result = self._call("nvmlInit_v2")
+        if result != 0:
+            raise RuntimeError(f"{library} cannot be initialized: {name_of(result)}")
         self.handle = ctypes.c_void_p()
         result = self._call("nvmlDeviceGetHandleByIndex_v2", _u32(index), ctypes.byref(self.handle))
         if result != 0:

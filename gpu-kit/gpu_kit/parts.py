@@ -108,7 +108,7 @@ def idle_quiet(kit: Kit) -> Any:
 
 
 def idle_without_context(kit: Kit) -> Any:
-    return watch(kit.nvml, [ENERGY, *POWERS, *_STATE], 0.001, for_seconds(kit.seconds(5)))
+    return watch(kit.nvml, [ENERGY, *POWERS, *_STATE], 0.001, for_seconds(max(2.5, kit.seconds(5))))
 
 
 def context(kit: Kit) -> Any:

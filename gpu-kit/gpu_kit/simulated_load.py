@@ -41,7 +41,8 @@ class SimulatedLoad(Orders):
         return self._answer() * 1e3
 
     def kinds(self) -> Any:
-        """What there is."""
+        """What there is. A GPU with a context waits."""
+        self._work("spin", 1.0)
         return {"unit_ms": dict.fromkeys([*_KINDS, "spin"], 1.0), "densest": "matmul", "multiprocessors": 0}
 
     def run(self, kind: str, seconds: str, piece_ms: str) -> Any:

@@ -70,10 +70,19 @@ fn measured(run: &TrialRun, length: TrialLength) -> TrialResult {
 
 fn pfod(request: &Request) -> Response {
     match request {
-        Request::Trial { run, length, .. } => Response::Trial(Box::new(measured(run, *length))),
         Request::Status => no_jobs(),
-        Request::TrialsEnd { keep: false, .. } => Response::TrialsEnded(None),
         other => panic!("asked for {other:?}"),
+    }
+}
+
+fn agent(request: &AgentRequest) -> AgentResponse {
+    match request {
+        AgentRequest::Record { run, length, .. } => {
+            let trial = measured(run, *length);
+            AgentResponse::Recorded(Box::new(RecordedTrial { trial, ranks: Vec::new() }))
+        }
+        AgentRequest::RecordingEnd { keep: false, .. } => AgentResponse::RecordingEnded(None),
+        other => panic!("asked the agent for {other:?}"),
     }
 }
 
@@ -94,12 +103,7 @@ fn each_plan_is_measured_and_written_beside_what_it_predicted() {
             let one_a_trial = pages.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
             AgentResponse::Samples(one_a_trial.then(page))
         }
-        AgentRequest::Record { run, length, samples: true, .. } => {
-            let trial = measured(run, *length);
-            AgentResponse::Recorded(Box::new(RecordedTrial { trial, ranks: Vec::new() }))
-        }
-        AgentRequest::RecordingEnd { keep: false, .. } => AgentResponse::RecordingEnded(None),
-        other => panic!("asked for {other:?}"),
+        other => agent(other),
     });
     let ran = Ran::of(&mut sweep(&daemon, &bench, &["--plans", "3", "--perseus", "dump"]));
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -144,15 +148,15 @@ fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
     bench.frontier("frontier", 40);
     let (asked, was_asked) = channel();
     let trials = AtomicU32::new(0);
-    let daemon = FakeDaemon::answering(move |request| {
-        if matches!(request, Request::Trial { .. }) {
+    let daemon = FakeDaemon::answering(pfod).with_agent(move |request| {
+        if matches!(request, AgentRequest::Record { .. }) {
             asked.send(()).unwrap();
             if trials.fetch_add(1, Ordering::Relaxed) == 3 {
                 // The third plan takes for ever.
                 std::thread::sleep(Duration::from_secs(3600));
             }
         }
-        pfod(request)
+        agent(request)
     });
     let child =
         sweep(&daemon, &bench, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -174,12 +178,12 @@ fn late_for(times: u32) -> (Ran, Bench, u32) {
     bench.frontier("frontier", 40);
     let trials = Arc::new(AtomicU32::new(0));
     let asked = trials.clone();
-    let daemon = FakeDaemon::answering(move |request| {
-        let mut response = pfod(request);
-        if let Response::Trial(trial) = &mut response
+    let daemon = FakeDaemon::answering(pfod).with_agent(move |request| {
+        let mut response = agent(request);
+        if let AgentResponse::Recorded(recorded) = &mut response
             && (1..=times).contains(&asked.fetch_add(1, Ordering::Relaxed))
         {
-            trial.steps[3].energy_j = None;
+            recorded.trial.steps[3].energy_j = None;
         }
         response
     });

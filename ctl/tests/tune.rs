@@ -105,13 +105,9 @@ impl Job {
 
     fn pfod(&self, request: &Request) -> Response {
         match request {
-            Request::Trial { run, length, .. } => {
-                Response::Trial(Box::new(self.trial(run, *length).trial))
-            }
             Request::Status => gpus_of_the_job(),
             Request::PolicyExplain { .. } => Response::Policy(Vec::new()),
             Request::PowerLimits(_) => Response::PowerLimits { lowest_w: 110, highest_w: 300 },
-            Request::TrialsEnd { keep, .. } => Response::TrialsEnded(self.ended(*keep)),
             other => panic!("asked pfod for {other:?}"),
         }
     }
@@ -396,17 +392,15 @@ fn where_changes_cost_what_no_replay_knows_a_plan_without_them_is_tried_too_and_
 }
 
 #[test]
-fn without_an_agent_a_job_is_tuned_if_everything_that_it_would_measure_is_given() {
-    let given = ["--profile", "profile.csv", "--max-slowdown", "5%"];
-    let Tuned { ran, .. } = tune_on(false, None, 0.0, &given);
-    assert_eq!(ran.code, Some(3), "{ran:?}");
-    assert!(ran.stderr.contains("cannot reach pfo-agent"), "{ran:?}");
-    let given = [&given[..], &["--microbatches", "6", "--p2p-power", "90"]].concat();
-    let Tuned { ran, kept, .. } = tune_on(false, None, 0.0, &given);
-    assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
+fn without_an_agent_no_job_is_tuned_whatever_is_given() {
+    let profile = ["--profile", "profile.csv", "--max-slowdown", "5%"];
+    let all = [&profile[..], &["--microbatches", "6", "--p2p-power", "90"]].concat();
     let zeus = ["--policy", "zeus-global", "--max-slowdown", "30%"];
-    let Tuned { ran, kept, .. } = tune_on(false, None, 0.0, &zeus);
-    assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
+    for given in [&all[..], &zeus[..]] {
+        let Tuned { ran, .. } = tune_on(false, None, 0.0, given);
+        assert_eq!(ran.code, Some(3), "{ran:?}");
+        assert!(ran.stderr.contains("cannot reach pfo-agent"), "{ran:?}");
+    }
 }
 
 #[test]
@@ -496,11 +490,13 @@ fn zeus_looks_among_power_limits_without_a_profile_and_what_it_finds_is_proved_a
 
 #[test]
 fn zeus_asks_for_a_node_that_has_gpus_of_the_job() {
-    let job = Job::new(&Bench::new(), Overhead::default(), None);
+    let job = Arc::new(Job::new(&Bench::new(), Overhead::default(), None));
+    let agents = Arc::clone(&job);
     let daemon = FakeDaemon::answering(move |request| match request {
         Request::Status => no_jobs(),
         other => job.pfod(other),
     });
+    let daemon = daemon.with_agent(move |request| agents.agent(request));
     let ran = daemon.run(&["tune", "j", "--policy", "zeus-global", "--max-slowdown", "30%"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let (what, remedy) = ("none of its GPUs is on this node", "on one of the job's nodes");

@@ -47,7 +47,7 @@ pub(crate) struct Node {
     pub revocations: Revocations,
     pub jobs: Arc<Jobs>,
     /// What reads the energy counters of leased GPUs.
-    pub meters: Arc<Meters>,
+    pub meters: Meters,
     /// What this daemon takes up from the last one.
     pub attempt: Attempt,
     /// When the daemon started.
@@ -68,7 +68,7 @@ impl Node {
         let files = JobFiles::beside(&config.paths.ledger);
         let people = Arc::new(People::in_file(&config.paths.subordinate_uids));
         let owed = Owed::new(Arc::clone(&ledger), Arc::clone(&leases), Arc::clone(&driver));
-        let meters = Arc::new(Meters::new(Arc::clone(&driver)));
+        let meters = Meters::new(Arc::clone(&driver));
         Self {
             source,
             reloading: Mutex::default(),

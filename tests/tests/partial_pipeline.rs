@@ -81,7 +81,7 @@ fn commands_that_compare_whole_steps_name_the_stages_elsewhere() {
 #[test]
 fn trials_and_profiles_are_of_the_stages_that_are_here() {
     while_half_trains(|node| {
-        let trial = node.control().trial(JOB, TrialRun::Uniform(Mhz(1005)), 1).unwrap();
+        let trial = node.agent_control().trial(JOB, TrialRun::Uniform(Mhz(1005)), 1).unwrap();
         let stages: Vec<_> = trial.ranks.iter().map(|rank| rank.stage).collect();
         assert_eq!(stages, [Stage(0), Stage(1)]);
         let user = Identity::own();

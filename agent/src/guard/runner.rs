@@ -19,6 +19,7 @@ use crate::job::{JobKey, running};
 use crate::journal;
 use crate::ledger::{Compared, Turn};
 use crate::pfod::{Asker, Connection, PfodError, unexpected};
+use crate::record;
 use crate::refusal::not_written;
 use crate::straggler::Labelled;
 
@@ -246,9 +247,9 @@ async fn take_turns(
 ) -> Result<InTurns, PfodError> {
     let mut hold = means.pfod.on_behalf(owner(key)).await?;
     let run = || TrialRun::Plan { label: label.clone(), table: table.clone() };
-    let before = trial(&mut hold, key, run(), PLAN_TURN).await?;
-    let default = trial(&mut hold, key, TrialRun::DefaultClocks, DEFAULT_TURN).await?;
-    let after = trial(&mut hold, key, run(), PLAN_TURN).await?;
+    let before = trial(means, &mut hold, key, run(), PLAN_TURN).await?;
+    let default = trial(means, &mut hold, key, TrialRun::DefaultClocks, DEFAULT_TURN).await?;
+    let after = trial(means, &mut hold, key, run(), PLAN_TURN).await?;
     let end = Request::TrialsEnd { job: key.selector(), keep: true };
     let kept = match hold.ask(end).await? {
         Response::TrialsEnded(kept) => kept,
@@ -273,15 +274,14 @@ fn owner(key: &JobKey) -> Asker {
 }
 
 async fn trial(
+    means: &GuardMeans,
     hold: &mut Connection,
     key: &JobKey,
     run: TrialRun,
     length: TrialLength,
 ) -> Result<TrialResult, PfodError> {
-    match hold.ask_patiently(Request::Trial { job: key.selector(), run, length }).await? {
-        Response::Trial(trial) => Ok(*trial),
-        other => Err(unexpected(&other)),
-    }
+    let order = record::Order { run, length, room: None };
+    Ok(record::run(&means.pfod, hold, key, order).await?.0.trial)
 }
 
 /// The mean time of a step, in seconds.

@@ -1,12 +1,11 @@
-//! What a daemon is asked for a trial, and what it hands out: windows from `pfod`, recordings from
-//! the agent.
+//! What the agent is asked for a trial, and what it hands out: windows and recordings.
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, PlanStatus, RecordedRank, RecordedTrial, Request,
-    Response, TrialLength, TrialResult, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, PlanStatus, RecordedRank, RecordedTrial, TrialLength,
+    TrialResult, TrialRun,
 };
 
-use crate::daemons::{Agent, Daemon, Pfod};
+use crate::daemons::{Agent, Daemon};
 
 /// A daemon that runs trials on a job and holds the job meanwhile.
 pub(crate) trait Measuring: Daemon {
@@ -27,40 +26,6 @@ pub(crate) trait Measuring: Daemon {
 
     /// What the instructions of the ranks took, as far as that was recorded.
     fn recorded(trial: &Self::Trial) -> &[RecordedRank];
-}
-
-impl Measuring for Pfod {
-    type Trial = TrialResult;
-
-    fn trial_request(job: JobSelector, run: TrialRun, length: TrialLength) -> Request {
-        Request::Trial { job, run, length }
-    }
-
-    fn trial(response: Response) -> Result<TrialResult, Response> {
-        match response {
-            Response::Trial(trial) => Ok(*trial),
-            other => Err(other),
-        }
-    }
-
-    fn end_request(job: JobSelector, keep: bool) -> Request {
-        Request::TrialsEnd { job, keep }
-    }
-
-    fn ended(response: Response) -> Result<Option<PlanStatus>, Response> {
-        match response {
-            Response::TrialsEnded(plan) => Ok(plan),
-            other => Err(other),
-        }
-    }
-
-    fn windows(trial: &TrialResult) -> &TrialResult {
-        trial
-    }
-
-    fn recorded(_trial: &TrialResult) -> &[RecordedRank] {
-        &[]
-    }
 }
 
 impl Measuring for Agent {

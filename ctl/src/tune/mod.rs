@@ -33,7 +33,7 @@ pub(crate) use self::profile_source::ProfileArguments;
 use self::report::Report;
 use self::tuned_job::{Proof, TunedJob};
 use crate::arguments::{JobArguments, Slowdown, number};
-use crate::daemons::{Agent, Daemons, Pfod};
+use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::fleet::is_measured_whole;
@@ -202,6 +202,8 @@ impl Tune {
     /// Tunes, and prints the report.
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let interrupt = Interrupt::prepare()?;
+        // Only the agent measures.
+        drop(daemons.agent()?);
         let whole = is_measured_whole(daemons, &self.job);
         if !whole {
             require_every_stage(daemons, &self.job)?;
@@ -209,13 +211,12 @@ impl Tune {
         require_energy_counters(daemons, &self.job)?;
         let mut report = match (self.policy, self.knob) {
             (Policy::ZeusGlobal, Knob::PowerLimit) => {
-                self.limit_power(daemons, &interrupt, ZeusSearch::Global, whole)?
+                self.limit_power(daemons, &interrupt, ZeusSearch::Global)?
             }
             (Policy::ZeusPerStage, Knob::PowerLimit) => {
-                self.limit_power(daemons, &interrupt, ZeusSearch::PerStage, whole)?
+                self.limit_power(daemons, &interrupt, ZeusSearch::PerStage)?
             }
-            _ if whole => self.plan::<Agent>(daemons, &interrupt, whole)?,
-            _ => self.plan::<Pfod>(daemons, &interrupt, whole)?,
+            _ => self.plan::<Agent>(daemons, &interrupt, whole)?,
         };
         report.guard(daemons, &self.job, (!self.no_guard).then_some(self.max_slowdown));
         if self.json {

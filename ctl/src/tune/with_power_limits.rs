@@ -8,7 +8,7 @@ use super::contender::Contender;
 use super::limit_search::{FoundLimits, LimitSearch};
 use super::report::Report;
 use super::tuned_job::TunedJob;
-use crate::daemons::{Agent, Daemons, Pfod};
+use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
 use crate::trial::{Held, Interrupt, Measuring, Window};
 
@@ -18,20 +18,9 @@ impl Tune {
         daemons: &Daemons,
         interrupt: &Interrupt,
         search: ZeusSearch,
-        whole: bool,
     ) -> Result<Report, Error> {
-        let found = match search {
-            ZeusSearch::Global if !whole => {
-                self.search_limits::<Pfod>(daemons, interrupt, search)?
-            }
-            // Stages are balanced by the times of their forwards, which the agent records. It also
-            // measures all nodes of a job.
-            _ => self.search_limits::<Agent>(daemons, interrupt, search)?,
-        };
-        match whole {
-            true => self.try_limits::<Agent>(daemons, interrupt, found),
-            false => self.try_limits::<Pfod>(daemons, interrupt, found),
-        }
+        let found = self.search_limits::<Agent>(daemons, interrupt, search)?;
+        self.try_limits::<Agent>(daemons, interrupt, found)
     }
 
     fn try_limits<D: Measuring>(

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use pfo_keeper::{Gpu, Probe};
-use pfo_protocol::{ClosingReason, CounterReading, Rank, Refusal, TapRecord};
+use pfo_protocol::{ClosingReason, CounterReading, Refusal, TapRecord};
 use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
+use super::outbox::Outbox;
 use super::refresh::{Look, Refresh};
 use crate::lease::{Queue, Session};
 use crate::refusal::internal;
@@ -19,15 +20,6 @@ const PERIOD_NS: u64 = 20_000_000;
 
 /// How often to take records while no counter is read.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
-
-/// A listener for the records of a rank.
-pub(crate) trait Listener: Send + Sync {
-    /// Whether the energy counter is to be read.
-    fn wants_counters(&self) -> bool;
-
-    /// Takes records of a rank, of which `lost` were lost since the last call. It must not block.
-    fn take(&self, rank: Rank, lost: u64, records: &[TapRecord]);
-}
 
 /// The meter of one rank. It measures until this is dropped or the session ends.
 pub(crate) struct Meter {
@@ -44,7 +36,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Listeners {
-    all: Vec<Weak<dyn Listener>>,
+    all: Vec<Weak<Outbox>>,
     /// The session has ended, and listeners receive nothing more.
     are_done: bool,
 }
@@ -78,18 +70,13 @@ impl Meter {
     }
 
     /// Adds a listener. One that is added after the end of the session receives only that end.
-    pub(super) fn add(&self, listener: Weak<dyn Listener>) {
+    pub(super) fn add(&self, listener: &Arc<Outbox>) {
         let mut listeners = lock(&self.shared.listeners);
         if !listeners.are_done {
-            listeners.all.push(listener);
-        } else if let Some(listener) = listener.upgrade() {
+            listeners.all.push(Arc::downgrade(listener));
+        } else {
             listener.take(self.shared.session.holder.rank, 0, &[TapRecord::Ended]);
         }
-    }
-
-    /// Adds a record to those of the rank, for the listeners.
-    pub(crate) fn put(&self, record: TapRecord) {
-        self.shared.session.progress.tap.put(|| Some(record));
     }
 }
 
@@ -107,7 +94,7 @@ impl Shared {
     }
 
     /// The current listeners; the last ones if the session has ended.
-    fn present(&self, ended: bool) -> Vec<Arc<dyn Listener>> {
+    fn present(&self, ended: bool) -> Vec<Arc<Outbox>> {
         let mut listeners = lock(&self.listeners);
         listeners.are_done |= ended;
         listeners.all.retain(|listener| listener.strong_count() > 0);
@@ -124,7 +111,7 @@ impl Shared {
             let listeners = self.present(ended);
             let reading = listeners
                 .iter()
-                .any(|listener| listener.wants_counters())
+                .any(|listener| listener.counters)
                 .then(|| look(probe, &self.refresh));
             records.extend(std::iter::from_fn(|| self.queue.take()));
             records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
@@ -187,49 +174,18 @@ mod tests {
     use super::*;
     use crate::job::example_session as session;
 
-    const RECORD: TapRecord = TapRecord::TrialBegan { first_step: 3, steps: 4 };
-
-    #[derive(Default)]
-    struct Records(Mutex<Vec<TapRecord>>);
-
-    impl Listener for Records {
-        fn wants_counters(&self) -> bool {
-            false
-        }
-
-        fn take(&self, _: Rank, _: u64, records: &[TapRecord]) {
-            self.0.lock().unwrap().extend_from_slice(records);
-        }
-    }
-
     #[test]
     fn a_listener_that_comes_after_the_end_of_the_session_learns_of_it() {
         let meter = example_meter(&session("j", 0));
-        let (early, gone, late) = <(Arc<Records>, Arc<Records>, Arc<Records>)>::default();
-        let add = |listener: &Arc<Records>| {
-            let listener: Weak<Records> = Arc::downgrade(listener);
-            meter.add(listener);
-        };
-        add(&early);
-        add(&gone);
+        let (early, gone, late) = <(Arc<Outbox>, Arc<Outbox>, Arc<Outbox>)>::default();
+        meter.add(&early);
+        meter.add(&gone);
         drop(gone);
         assert_eq!(meter.shared.present(false).len(), 1);
         assert_eq!(meter.shared.present(true).len(), 1, "it gets the last records");
-        add(&late);
-        assert_eq!(*late.0.lock().unwrap(), [TapRecord::Ended]);
-        assert!(early.0.lock().unwrap().is_empty(), "the meter hands over the end itself");
-    }
-
-    #[test]
-    fn a_record_that_is_handed_in_comes_among_those_of_the_rank() {
-        let session = session("j", 0);
-        let meter = example_meter(&session);
-        let own = TapRecord::StepEnded { at_ns: 1, astray: false };
-        session.progress.tap.put(|| Some(own));
-        meter.put(RECORD);
-        session.progress.tap.put(|| Some(own));
-        let records: Vec<_> = std::iter::from_fn(|| meter.shared.queue.take()).collect();
-        assert_eq!(records, [own, RECORD, own]);
+        meter.add(&late);
+        assert_eq!(late.take_batches()[0].records, [TapRecord::Ended]);
+        assert_eq!(early.take_batches(), [], "the meter hands over the end itself");
     }
 
     #[test]

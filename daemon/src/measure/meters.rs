@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, Weak};
 use pfo_protocol::{GpuName, GpuUuid, Refusal};
 use pfo_service::lock;
 
-use super::meter::{Listener, Meter};
+use super::meter::Meter;
+use super::outbox::Outbox;
 use super::refresh::Refresh;
 use crate::gpu::LateDriver;
 use crate::lease::Session;
@@ -38,18 +39,17 @@ impl Meters {
     ///
     /// # Errors
     /// If the GPU is gone, or a thread cannot be started.
-    pub(crate) fn listen<L: Listener + 'static>(
+    pub(crate) fn listen(
         &self,
         session: &Arc<Session>,
         gpu: &GpuUuid,
-        listener: &Arc<L>,
+        listener: &Arc<Outbox>,
     ) -> Result<Arc<Meter>, Refusal> {
         let gpu = self.driver.gpu(&GpuName::Uuid(gpu.clone()))?;
         // A GPU that hangs while its meter starts delays no other.
         let counter = Arc::clone(lock(&self.by_gpu).entry(gpu.uuid.clone()).or_default());
         let meter = counter
             .meter_of(session, |refresh| Meter::start(Arc::clone(session), &gpu, refresh))?;
-        let listener: Weak<L> = Arc::downgrade(listener);
         meter.add(listener);
         Ok(meter)
     }

@@ -14,7 +14,7 @@ use crate::node::Node;
 
 /// How often a waiting request checks the progress of the ranks. Checking costs them nothing, while
 /// a notification would cost every rank a call into the runtime.
-const POLL: Duration = Duration::from_millis(5);
+pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// Checks a plan against a job and keeps it for a swap.
 ///

@@ -15,7 +15,7 @@ use self::artifact::Dump;
 use self::contenders::Contender;
 use self::measured_frontier::{MeasuredFrontier, MeasuredPlan};
 use crate::arguments::{JobArguments, number};
-use crate::daemons::{Agent, Daemons, Pfod};
+use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
 use crate::fleet::is_measured_whole;
 use crate::output::Output;
@@ -91,8 +91,7 @@ impl Sweep {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
         let interrupt = Interrupt::prepare()?;
-        let whole = is_measured_whole(daemons, &self.job);
-        if !whole {
+        if !is_measured_whole(daemons, &self.job) {
             require_every_stage(daemons, &self.job)?;
         }
         let what = "measuring default clocks";
@@ -104,11 +103,7 @@ impl Sweep {
             };
             return self.sweep(held, trial, &contenders, output);
         }
-        if whole {
-            let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
-            return self.sweep(held, windows, &contenders, output);
-        }
-        let held: Held<Pfod> = Held::new(daemons, &self.job, interrupt, what)?;
+        let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
         self.sweep(held, windows, &contenders, output)
     }
 

@@ -1,43 +1,42 @@
-//! Slow stages of jobs that have ranks on other nodes: each node says which of its own are slow, and one
-//! of them answers for all.
+//! Slow stages: each node says which of its own are slow, and one node of the job answers for all.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use pfo_fleet::Digest;
 use pfo_planner::Profile;
-use pfo_protocol::{FleetSwapped, JobView, Refusal, RefusalCode};
+use pfo_protocol::RefusalCode;
 use pfo_service::lock;
 use tokio::task::JoinHandle;
 
-use crate::fleet::{AllSlow, Fleet, Stands};
+use crate::fleet::AllSlow;
 use crate::job::JobKey;
+use crate::steer::{Stands, Steer, SteerError, Swapped};
 use crate::straggler::{FrontierJob, SlowStages, Stragglers};
 use crate::watch::reference::Reference;
 use crate::watch::report;
 
-/// A job of several nodes that is watched.
+/// The slow stages of a job, and the answers to them.
 #[derive(Debug, Default)]
-pub(super) struct WatchedWhole {
+pub(super) struct Answering {
     profile: Arc<Mutex<Fetched>>,
     fetching: Option<JoinHandle<()>>,
     answering: Option<JoinHandle<Option<Decided>>>,
-    /// The slow stages that were answered or left alone, and the swap of the whole job then.
+    /// The slow stages that were answered or left alone, and the number of the job's change then.
     decided: Option<Decided>,
 }
 
 /// What was profiled, by the digests of its parts.
 type Fetched = Option<(Vec<Digest>, Arc<Profile>)>;
 
-/// The shares of slow stages in millionths, and a swap.
+/// The shares of slow stages in millionths, and the number of a change.
 type Decided = (BTreeMap<pfo_protocol::Stage, i32>, u64);
 
-impl WatchedWhole {
+impl Answering {
     /// What the job is to be compared with, once that is here; none if its slow stages are not watched.
     pub(super) fn reference(
         &mut self,
-        fleet: &Arc<Fleet>,
-        job: &JobView,
+        job: &Arc<dyn Steer>,
         (stands, frontier): (&Stands, Option<&Arc<FrontierJob>>),
     ) -> Option<Reference> {
         if let Some(frontier) = frontier {
@@ -49,10 +48,10 @@ impl WatchedWhole {
             return Some(Reference::Profile(profile));
         }
         if self.fetching.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (fleet, job, digests) = (Arc::clone(fleet), job.clone(), digests.clone());
+            let (job, digests) = (Arc::clone(job), digests.clone());
             let profile = Arc::clone(&self.profile);
             self.fetching = Some(tokio::spawn(async move {
-                match fleet.fetch_profile(&job, &digests).await {
+                match job.fetch_profile(&digests).await {
                     Ok(fetched) => *lock(&profile) = Some((digests, Arc::new(fetched))),
                     Err(why) => tracing::debug!("cannot watch the stages of a job: {why}"),
                 }
@@ -72,8 +71,8 @@ impl WatchedWhole {
     /// already.
     pub(super) async fn answer(
         &mut self,
-        (fleet, stragglers): (&Arc<Fleet>, &Arc<Stragglers>),
-        job: &JobView,
+        stragglers: &Arc<Stragglers>,
+        job: &Arc<dyn Steer>,
         stands: &Stands,
     ) {
         if let Some(answering) = self.answering.take_if(|answering| answering.is_finished()) {
@@ -83,11 +82,11 @@ impl WatchedWhole {
         if stands.in_trial || self.answering.is_some() {
             return;
         }
-        if !fleet.is_for_this_node(job, &watch.by_node).await {
+        if !matches!(job.is_for_this_node(&watch.by_node).await, Ok(true)) {
             return;
         }
-        let (key, frontier) = (JobKey::of(job), stragglers.of(job));
-        let Some(slow) = fleet.all_slow(&key).await else { return };
+        let frontier = stragglers.of(&stands.view);
+        let Ok(Some(slow)) = job.all_slow().await else { return };
         if let Some(frontier) = &frontier {
             frontier.note(slow.conditions.clone());
         }
@@ -101,11 +100,11 @@ impl WatchedWhole {
         if is_left_alone || found == slow.stages || !may_answer || is_decided {
             return;
         }
-        let (fleet, stragglers) = (Arc::clone(fleet), Arc::clone(stragglers));
-        let job = job.clone();
+        let (job, stragglers) = (Arc::clone(job), Arc::clone(stragglers));
+        let view = stands.view.clone();
         self.answering = Some(tokio::spawn(async move {
-            let answered = stragglers.answer_slow_whole(&fleet, &job, &slow).await;
-            decided(&key, decision, answered)
+            let answered = stragglers.answer_slow(&*job, &view, &slow).await;
+            decided(job.key(), decision, answered)
         }));
     }
 }
@@ -114,13 +113,16 @@ impl WatchedWhole {
 fn decided(
     key: &JobKey,
     decision: Decided,
-    answered: Result<Option<FleetSwapped>, Refusal>,
+    answered: Result<Option<Swapped>, SteerError>,
 ) -> Option<Decided> {
     match answered {
-        Ok(Some(swapped)) => report::answered_whole(key, decision.0.len(), &swapped),
+        Ok(Some(swapped)) => report::answered(key, decision.0.len(), &swapped),
         Ok(None) => {}
         // Its nodes are just changing to something else, or cannot agree now.
-        Err(refusal) if refusal.code == RefusalCode::LimitReached => return None,
+        Err(SteerError::Refused(refusal)) if refusal.code == RefusalCode::LimitReached => {
+            return None;
+        }
+        Err(SteerError::Away(_) | SteerError::Meanwhile(_)) => return None,
         Err(error) => tracing::warn!(
             job = %key.name, uid = key.uid.0, "cannot answer the slow stages of {key}: {error}"
         ),

@@ -5,7 +5,7 @@
 
 use pfo_protocol::{
     AgentRequest, BudgetScope, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder,
-    Uid,
+    TuneOrder, Uid,
 };
 use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName, User};
 
@@ -44,6 +44,7 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::P2pPowers
         | AgentRequest::FleetStatus
         | AgentRequest::FirstPlans
+        | AgentRequest::Tunes
         | AgentRequest::JobBegan(_)
         | AgentRequest::Budget => Action::Read,
         AgentRequest::Savings(query) => Action::ReadSavings(query.uid),
@@ -57,6 +58,8 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::Calibrate { job, .. }
         | AgentRequest::CalibrateMemory(job)
         | AgentRequest::OrderRead(job)
+        | AgentRequest::TuneWatch { job, .. }
+        | AgentRequest::TuneRead(job)
         | AgentRequest::P2pKeep(job) => Action::Measure(job.uid),
         AgentRequest::FrontierLoad { job, .. }
         | AgentRequest::Straggler { job, .. }
@@ -64,6 +67,8 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::Guard { job, .. }
         | AgentRequest::FirstPlanLoad { job, .. }
         | AgentRequest::FirstPlanDrop(job)
+        | AgentRequest::TuneStart(TuneOrder { job, .. })
+        | AgentRequest::TuneStop(job)
         | AgentRequest::FleetSwap { job, .. } => Action::ChangePlan(job.uid),
         AgentRequest::JobBegins { .. } => Action::ChangePlan(None),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
@@ -103,6 +108,8 @@ pub(crate) struct Permit {
     pid: Pid,
     /// Whether it may see and use the jobs of every user.
     everyone: bool,
+    /// Whether the process waits for what is done.
+    waits: bool,
 }
 
 /// Who has which role on this node.
@@ -184,7 +191,7 @@ impl Authority {
         let role = self.role(peer, door).max(if let_in { Role::User } else { Role::Nobody });
         if role >= needed {
             let everyone = role == Role::Administrator;
-            return Ok(Permit { user: peer.user(), pid: peer.pid, everyone });
+            return Ok(Permit { user: peer.user(), pid: peer.pid, everyone, waits: true });
         }
         Err(self.refuse(peer, what, needed))
     }
@@ -208,6 +215,16 @@ impl Authority {
 }
 
 impl Permit {
+    /// That of a user whose request an earlier agent decided and began to serve.
+    pub(crate) fn resumed(user: User, pid: Pid, everyone: bool) -> Self {
+        Self { user, pid, everyone, waits: false }
+    }
+
+    /// The same for what continues when the process is gone.
+    pub(crate) fn in_background(self) -> Self {
+        Self { waits: false, ..self }
+    }
+
     /// The user that asks.
     pub(crate) fn uid(&self) -> Uid {
         self.user.uid
@@ -230,7 +247,8 @@ impl Permit {
 
     /// In whose name the agent acts for this peer.
     pub(crate) fn asker(&self) -> Asker {
-        Asker { uid: self.uid(), pid: Some(self.pid), administrator: self.everyone }
+        let pid = self.waits.then_some(self.pid);
+        Asker { uid: self.uid(), pid, administrator: self.everyone }
     }
 
     /// The only user whose jobs, sweeps and profiles the peer may see; none means everybody's.
@@ -344,6 +362,23 @@ mod tests {
         }
         let job = JobSelector { job: "j".parse().unwrap(), uid: None };
         assert_eq!(needs_of_terms(&BudgetScope::Job(job)), Action::SetBudgetTerms(None));
+    }
+
+    #[test]
+    fn a_tune_needs_what_a_change_of_the_jobs_plan_needs_and_to_watch_it_what_a_sweep_does() {
+        let uid = Some(Uid(5));
+        let job = JobSelector { job: "j".parse().unwrap(), uid };
+        let (terms, profile, order) = (Vec::new(), None, None);
+        let start =
+            AgentRequest::TuneStart(TuneOrder { job: job.clone(), terms, profile, order });
+        for request in [start, AgentRequest::TuneStop(job.clone())] {
+            assert_eq!(needs(&request), Action::ChangePlan(uid));
+        }
+        let watch = AgentRequest::TuneWatch { job: job.clone(), seen: 0 };
+        for request in [watch, AgentRequest::TuneRead(job)] {
+            assert_eq!(needs(&request), Action::Measure(uid));
+        }
+        assert_eq!(needs(&AgentRequest::Tunes), Action::Read);
     }
 
     #[test]

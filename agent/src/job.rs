@@ -41,7 +41,10 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     let (what, remedy) = match pid {
         Some(pid) => (format!("user {uid} (process {pid})"), "try again when that is over"),
         None => {
-            (format!("a sweep that user {uid} began"), "`pfoctl profile pause` or `stop` ends that")
+            (
+            format!("a sweep or a tune that user {uid} began"),
+            "`pfoctl profile pause` or `stop` ends a sweep, `pfoctl tune JOB --stop` a tune",
+        )
         }
     };
     let message = format!("{what} holds job {} for measuring", job.job);

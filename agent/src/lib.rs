@@ -33,6 +33,7 @@ mod settings;
 mod steer;
 mod straggler;
 mod sweep;
+mod tune;
 mod watch;
 
 pub use cli::{Arguments, ConfigSource};

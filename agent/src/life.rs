@@ -31,6 +31,7 @@ use crate::settings::{InForce, Settings};
 use crate::steer::{Standings, Steering};
 use crate::straggler::{JobFiles, Stragglers, share_frontiers};
 use crate::sweep::{Means, SweepFiles, Sweeps, share_sweeps};
+use crate::tune::{TuneFiles, Tunes};
 use crate::watch::{Taps, Watcher};
 
 /// `FileDescriptorName=` of the administrators' socket.
@@ -110,7 +111,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
         }
     }
     Service.stopping();
-    tracing::info!("pfo-agent stops; the next one continues its sweeps");
+    tracing::info!("pfo-agent stops; the next one continues its sweeps and tunes");
     tasks.shutdown().await;
     if spawn_blocking(move || services.ledger.end()).await.is_err() {
         tracing::error!("what was measured last is not in the ledger");
@@ -126,10 +127,12 @@ async fn restore(services: Arc<Services>) {
         services.budgets.restore();
         services.steering.standings.restore();
         services.first_plans.restore();
+        services.tunes.restore(&services);
     };
     if spawn_blocking(restore).await.is_err() {
         tracing::error!(
-            "cannot continue the sweeps, frontiers, budgets, guards and first plans of an earlier agent"
+            "cannot continue the sweeps, tunes, frontiers, budgets, guards and first plans of an earlier \
+             agent"
         );
     }
 }
@@ -217,8 +220,10 @@ impl Services {
             first_plans: Arc::clone(&first_plans),
             shown: Mutex::default(),
         };
+        let tunes = Arc::new(Tunes::new(TuneFiles::under(&paths.state), Arc::clone(&people)));
         Self {
             started: Instant::now(),
+            tunes,
             p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
             guards,

@@ -12,11 +12,11 @@ use crate::memory_lock;
 use crate::output::{Look, Output};
 use crate::own_job::OwnJob;
 use crate::p2p;
+use crate::profile::{ProfileArguments, SweepArguments};
 use crate::progress::Progress;
 use crate::status::quantity::seconds;
 use crate::status::table::{Cell, Table, heading};
 use crate::trial::{Interrupt, TrialError, require_every_stage};
-use crate::tune::ProfileArguments;
 use crate::user;
 
 /// How long a job may take for the steps of a measurement, in seconds: 24 for the clocks, 28 for the lock of the
@@ -89,6 +89,9 @@ pub(crate) struct Calibrate {
 
     #[command(flatten)]
     profile: ProfileArguments,
+
+    #[command(flatten)]
+    sweep: SweepArguments,
 }
 
 /// Show what is known of how GPUs change their clocks
@@ -160,7 +163,7 @@ impl Calibrate {
             return Err(TrialError::OneNodeOnly { job: job.name().clone() }.into());
         }
         require_every_stage(daemons, job)?;
-        let csv = self.profile.get(daemons, job, interrupt)?.csv;
+        let csv = self.profile.get(daemons, (job, &self.sweep), interrupt)?;
         let _progress = Progress::new("calibrating");
         let mut agent = interrupt.connect(daemons)?;
         let known = calibrate_within(&mut agent, job, csv, self.within).and_then(|_| {
@@ -169,15 +172,6 @@ impl Calibrate {
         });
         interrupt.or(job.name(), known)
     }
-}
-
-/// Measures the GPUs of a job with its steps, given its profile.
-pub(crate) fn calibrate(
-    agent: &mut Connection<Agent>,
-    job: &JobArguments,
-    profile: Vec<u8>,
-) -> Result<Vec<Calibration>, Error> {
-    calibrate_within(agent, job, profile, WITHIN_S)
 }
 
 fn calibrate_within(

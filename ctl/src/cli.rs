@@ -7,6 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::budget::Budget;
 use crate::calibrate::Gpu;
 use crate::clocks::Clocks;
+use crate::compare::Compare;
 use crate::daemons::{self, Daemons};
 use crate::doctor::Doctor;
 use crate::error::Error;
@@ -67,6 +68,8 @@ enum Command {
     #[command(subcommand)]
     Profile(Profile),
     Tune(Box<Tune>),
+    #[command(subcommand)]
+    Compare(Compare),
     Report(Report),
     /// Measure, show and set P2P-blocking power: what GPUs draw while they wait for each other
     #[command(subcommand)]
@@ -145,6 +148,7 @@ impl Cli {
             Command::Job(job) => job.run(&daemons, output),
             Command::Profile(profile) => profile.run(&daemons, output),
             Command::Tune(tune) => tune.run(&daemons, output),
+            Command::Compare(compare) => compare.run(&daemons, output),
             Command::Report(report) => report.run(&daemons, output),
             Command::P2p(p2p) => p2p.run(&daemons, output),
             Command::Clocks(clocks) => clocks.run(&daemons, output),

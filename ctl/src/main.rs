@@ -8,6 +8,7 @@ mod budget;
 mod calibrate;
 mod cli;
 mod clocks;
+mod compare;
 mod counter;
 mod daemons;
 mod doctor;

@@ -87,7 +87,8 @@ fn agent(request: &AgentRequest) -> AgentResponse {
 }
 
 fn sweep(daemon: &FakeDaemon, bench: &Bench, arguments: &[&str]) -> Command {
-    let sweep = ["plan", "sweep", "j", "frontier", "--steps", "4", "-o", "measured.csv"];
+    let command = if arguments.contains(&"--perseus") { "compare" } else { "plan" };
+    let sweep = [command, "sweep", "j", "frontier", "--steps", "4", "-o", "measured.csv"];
     let mut command = daemon.pfoctl(&[&sweep[..], arguments].concat());
     command.current_dir(bench.path("."));
     command

@@ -44,6 +44,7 @@ pub use agent::sweep::{
     ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,
     SweepSettingsError, SweepState, SweepStatus,
 };
+pub use agent::tune::{TuneEnd, TuneOrder, TuneReport, TuneState, TuneStatus};
 pub use clock_table::{ClockTable, ClockTableError, PlannedUnit, Predicted};
 pub use codec::CodecError;
 pub use event::{EVENT_FRAME_BYTES, Event, Mark};

@@ -158,8 +158,9 @@ fn a_tuned_job_has_clocks_for_its_waits_where_their_power_is_known_by_clock() {
     training.until_leased(&node);
     training.until_step(&node, 1);
     let profile = node.plan_file("profile.csv", true_profile("0.2").as_bytes());
-    let tune = ["tune", JOB, "--profile", &profile, "--microbatches", &MICROBATCHES.to_string()];
-    let thorough = ["--max-slowdown", "10%", "--rounds", "2", "--json"];
+    let microbatches = format!("microbatches={MICROBATCHES}");
+    let tune = ["tune", JOB, "--profile", &profile, "--set", &microbatches];
+    let thorough = ["--max-slowdown", "10%", "--set", "rounds=2", "--json"];
     let report = node.pfoctl(&user, &[&tune[..], &thorough].concat()).json();
     assert_eq!(report["p2p_power"]["by_mhz"][0][0], 210, "{report}");
     kept_plan(&report);

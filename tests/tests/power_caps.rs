@@ -125,8 +125,8 @@ fn useful_mhz(rows: &[BTreeMap<&str, &str>]) -> Vec<u32> {
 #[test]
 fn a_job_on_power_capped_gpus_is_tuned_below_the_clocks_that_they_do_not_hold() {
     let (node, training) = capped(MILD_CAP_W);
-    let tune = ["tune", JOB, "--max-slowdown", "6%", "--rounds", "2", "--json"];
-    let sweep = ["--sweep-stride", "60", "--sweep-steps", "4"];
+    let tune = ["tune", JOB, "--max-slowdown", "6%", "--set", "rounds=2", "--json"];
+    let sweep = ["--set", "sweep_stride=60", "--set", "sweep_steps=4"];
     let ran = node.pfoctl(&Identity::own(), &[&tune[..], &sweep].concat());
     // On a busy machine step times may scatter too much for certainty.
     assert!(matches!(ran.code, Some(0 | 6)), "{ran:?}");

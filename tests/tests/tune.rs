@@ -54,8 +54,8 @@ impl Bench {
 
     /// Tunes with nothing given but how thoroughly, and these.
     fn tune_alone(&self, arguments: &[&str]) -> Ran {
-        let tune = ["tune", JOB, "--max-slowdown", "50%", "--rounds", "2", "--json"];
-        let sweep = ["--sweep-stride", "350", "--sweep-steps", "2"];
+        let tune = ["tune", JOB, "--max-slowdown", "50%", "--set", "rounds=2", "--json"];
+        let sweep = ["--set", "sweep_stride=350", "--set", "sweep_steps=2"];
         let given = [&tune[..], &sweep, arguments].concat();
         let ran = self.node.pfoctl(&Identity::own(), &given);
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -63,9 +63,10 @@ impl Bench {
     }
 
     fn tune(&self, arguments: &[&str]) -> Child {
-        let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
-        let tune = ["tune", JOB, "--profile", &self.profile, "--microbatches", &microbatches];
-        let given = [&tune[..], &["--p2p-power", &power, "--json"], arguments].concat();
+        let microbatches = format!("microbatches={MICROBATCHES}");
+        let power = format!("p2p_power_w=[{}]", P2P_POWER.0);
+        let tune = ["tune", JOB, "--profile", &self.profile, "--set", &microbatches];
+        let given = [&tune[..], &["--set", &power, "--json"], arguments].concat();
         self.node.begin_pfoctl(&Identity::own(), &given)
     }
 
@@ -90,19 +91,18 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
-    const MAX_SLOWDOWN: f64 = 0.04;
+fn a_tuned_job_saves_what_is_possible() {
+    // More than the cheapest plan takes: no step is near the limit.
+    const MAX_SLOWDOWN: f64 = 0.5;
     let bench = Bench::start();
     let plan = bench.node.directory().join("kept.json").display().to_string();
     let page = bench.node.directory().join("page.html").display().to_string();
-    let tune = ["--max-slowdown", "4%", "--rounds", "2", "--output", &plan, "--report", &page];
+    let tune = ["--max-slowdown", "50%", "--output", &plan, "--report", &page];
     let ran = Ran::from(bench.tune(&tune).wait_with_output().unwrap());
-    // On a busy machine step times may scatter too much for certainty.
-    let is_certain = ran.code == Some(0);
-    assert!(is_certain || ran.code == Some(6), "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let report = ran.json();
     let kept = kept_plan(&report);
-    assert_eq!(kept["certain"], is_certain, "{report}");
+    assert_eq!(kept["certain"], true, "{report}");
     assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
     assert_eq!(report["correctable"], true, "{report}");
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
@@ -115,12 +115,7 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     let pipeline = bench.pipeline();
     let all_max = Policy::AllMax.outcome(&pipeline, P2P_POWER, &|_| {}).unwrap();
     let all_max = all_max.plans[0].predicted.unwrap();
-    // Where the machine is so busy that the first plan seems too slow, it is of a faster one.
     let predicted_s = number(&kept["predicted_time_s"]);
-    if report["tried"].as_array().unwrap().len() == 1 {
-        let limit_s = (1.0 + MAX_SLOWDOWN) * all_max.iteration_time_s;
-        assert!((0.99 * limit_s..=limit_s).contains(&predicted_s), "{report}");
-    }
     let least_j = LowerBound::new(&pipeline, P2P_POWER).energy_j(predicted_s);
     let possible = 1.0 - least_j / all_max.iteration_energy_j;
     let saving = &kept["saving"];
@@ -148,7 +143,7 @@ fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
     assert_eq!(first["p2p_power"]["origin"], "waits", "{first}");
     let power_w = number(&first["p2p_power"]["watts"]);
     assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{first}");
-    let ran = bench.tune_alone(&["--transfer-ms", "0"]);
+    let ran = bench.tune_alone(&["--set", "transfer_s=0"]);
     assert!(!ran.stderr.contains(SWEEPS), "{ran:?}");
     let without = ran.json();
     assert_eq!(without["profile_origin"], "stored");
@@ -165,7 +160,7 @@ fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
 fn instructions_as_short_as_a_change_of_clocks_are_tuned_without_being_told_how_long_that_takes() {
     let machine = MachineSetup { set_latency_ms: 8, settle_ms: 23, ..MachineSetup::default() };
     let bench = Bench::on(machine, "0.1");
-    let ran = bench.tune(&["--max-slowdown", "4%", "--rounds", "2"]).wait_with_output().unwrap();
+    let ran = bench.tune(&["--max-slowdown", "4%", "--set", "rounds=2"]).wait_with_output().unwrap();
     let ran = Ran::from(ran);
     let report = ran.json();
     assert!((number(&report["late_s"]) - 0.023).abs() < 0.002, "as it was measured: {report}");
@@ -191,7 +186,7 @@ fn steps_shorter_than_the_counters_refreshes_are_tuned_by_enough_of_them() {
     let training = Training::start(&node, JOB, &Identity::own(), &options);
     training.until_leased(&node);
     training.until_step(&node, 1);
-    let tune = ["tune", JOB, "--profile", &profile, "--max-slowdown", "30%", "--rounds", "2"];
+    let tune = ["tune", JOB, "--profile", &profile, "--max-slowdown", "30%", "--set", "rounds=2"];
     let ran = node.pfoctl(&Identity::own(), &[&tune[..], &["--json"]].concat());
     // A plan is kept, certainly or not, or the job stays at default clocks.
     assert!(matches!(ran.code, Some(0 | 5 | 6)), "{ran:?}");

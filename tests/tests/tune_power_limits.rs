@@ -35,7 +35,7 @@ fn number(value: &Value) -> f64 {
 fn zeus_leaves_the_job_under_the_power_limits_that_it_proved() {
     let (node, training) = start();
     for policy in ["zeus-global", "zeus-per-stage"] {
-        let tune = ["tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];
+        let tune = ["compare", "tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];
         let loosely = ["--max-slowdown", "60%", "--rounds", "2", "--steps", "3"];
         // On a busy machine pfod may get to a step's first event late, and the limit with it.
         let search = ["--power-step-w", "100", "--search-steps", "1", "--settling-steps", "3"];
@@ -69,7 +69,7 @@ fn however_a_search_over_power_limits_is_interrupted_none_stays() {
     let (mut node, training) = start();
     let begin = |node: &Node| -> Child {
         // It begins with the highest, which is what is there anyway.
-        let tune = ["tune", JOB, "--policy", "zeus-global", "--rounds", "1000"];
+        let tune = ["compare", "tune", JOB, "--policy", "zeus-global", "--rounds", "1000"];
         let tuning = node.begin_pfoctl(&Identity::own(), &tune);
         let limited = || node.machine.power_limit_w(0) < node.machine.default_power_limit_w(0);
         node.until_so("a lower power limit is tried", limited);

@@ -27,7 +27,7 @@ struct HeldJob {
 
 /// The jobs that one connection holds.
 #[derive(Debug, Default)]
-pub(super) struct Holds(Vec<HeldJob>);
+pub(crate) struct Holds(Vec<HeldJob>);
 
 impl Holds {
     pub(super) fn is_empty(&self) -> bool {

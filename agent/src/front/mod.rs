@@ -7,6 +7,7 @@ mod serve;
 mod status;
 mod talk;
 
-pub(crate) use serve::Services;
+pub(crate) use holds::Holds;
+pub(crate) use serve::{Services, away};
 pub(crate) use status::status_of as agent_status;
 pub(crate) use talk::talk;

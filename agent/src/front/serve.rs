@@ -1,6 +1,7 @@
 //! What serves the requests of a connection. Each service gets the permit of the request that it
 //! serves.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -30,8 +31,9 @@ use crate::refusal::internal;
 use crate::steer::{Steering, SwapRequest, Swapped, Turn, WholeJob};
 use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps};
+use crate::tune::Tunes;
 use crate::watch::{StageTimes, Watcher};
-use crate::{fleet, journal, settings};
+use crate::{fleet, journal, settings, tune};
 
 /// The longest label of a plan or frontier, in bytes.
 const LONGEST_LABEL: usize = 64;
@@ -54,6 +56,7 @@ pub(crate) struct Services {
     pub(crate) calibrations: Arc<Calibrations>,
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) first_plans: Arc<FirstPlans>,
+    pub(crate) tunes: Arc<Tunes>,
     pub(crate) fleet: Option<Arc<Fleet>>,
     pub(crate) steering: Arc<Steering>,
     /// How many requests were refused.
@@ -62,7 +65,7 @@ pub(crate) struct Services {
 
 /// Decides a request and serves it. A panic is refused, and the connection goes on.
 pub(super) async fn serve(
-    services: &Services,
+    services: &Arc<Services>,
     peer: &Peer,
     door: Door,
     holds: &mut Holds,
@@ -86,10 +89,19 @@ pub(super) async fn serve(
     })
 }
 
-pub(super) type Served = Result<AgentResponse, Refusal>;
+pub(crate) type Served = Result<AgentResponse, Refusal>;
 
 impl Services {
-    async fn serve(&self, permit: &Permit, holds: &mut Holds, request: AgentRequest) -> Served {
+    /// Serves a request that was decided.
+    ///
+    /// # Errors
+    /// The refusal of the request.
+    pub(crate) async fn serve(
+        self: &Arc<Self>,
+        permit: &Permit,
+        holds: &mut Holds,
+        request: AgentRequest,
+    ) -> Served {
         match request {
             AgentRequest::Status => Ok(AgentResponse::Status(status(self, permit).await)),
             AgentRequest::Record { job, run, length, samples } => {
@@ -150,7 +162,22 @@ impl Services {
             | AgentRequest::JobBegins { .. }
             | AgentRequest::JobBegan(_) => self.first_plan(permit, request).await,
             AgentRequest::FleetCheck => self.check_fleet().await,
+            AgentRequest::TuneStart(order) => Box::pin(tune::start(self, permit, order)).await,
+            AgentRequest::TuneWatch { job, seen } => tune::watch(self, permit, &job, seen).await,
+            AgentRequest::TuneStop(job) => tune::stop(self, permit, &job).await,
+            AgentRequest::TuneRead(job) => tune::read(self, permit, &job),
+            AgentRequest::Tunes => Ok(AgentResponse::Tunes(self.tunes.statuses(permit.only_of()))),
         }
+    }
+
+    /// The same for a tune, which is begun by a request and makes requests.
+    pub(crate) fn serve_boxed<'a>(
+        self: &'a Arc<Self>,
+        permit: &'a Permit,
+        holds: &'a mut Holds,
+        request: AgentRequest,
+    ) -> Pin<Box<dyn Future<Output = Served> + Send + 'a>> {
+        Box::pin(self.serve(permit, holds, request))
     }
 
     async fn fleet_status(&self) -> Served {
@@ -219,7 +246,7 @@ impl Services {
         Ok(whole)
     }
 
-    pub(super) async fn find_job(
+    pub(crate) async fn find_job(
         &self,
         permit: &Permit,
         job: &JobSelector,
@@ -382,7 +409,7 @@ fn report_swap(permit: &Permit, key: &JobKey, swapped: &Swapped, why: &str) {
 }
 
 /// Does what may take its time, or writes files, on another thread than that of the runtime.
-pub(super) async fn away<T: Send + 'static>(
+pub(crate) async fn away<T: Send + 'static>(
     what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     blocking(what).await?

@@ -6,12 +6,9 @@
 //! compared with itself. The interval is Student's over all comparisons of the plan. What a comparison
 //! scatters by falls with the steps that it took.
 
-use statrs::distribution::{ContinuousCDF, StudentsT};
+use pfo_experiment::students_reach;
 
 use crate::ledger::comparison::Compared;
-
-/// In how many cases of a hundred an interval is to hold what is true.
-const CONFIDENCE: f64 = 0.95;
 
 /// Joules that were measured under a plan, around some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,8 +81,7 @@ impl Interval {
         }
         let share = |one: &Estimate| (one.variance_j2 / variance_j2).powi(2) / one.freedom;
         let freedom = 1.0 / estimates.iter().map(share).sum::<f64>();
-        let t = StudentsT::new(0.0, 1.0, freedom).ok()?;
-        let reach = t.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)) * variance_j2.sqrt();
+        let reach = students_reach(variance_j2, freedom)?;
         Some(Self { low: estimate - reach, estimate, high: estimate + reach })
     }
 

@@ -72,6 +72,17 @@ pub(super) const COLUMNS: Tables = &[
         ],
     ),
     (
+        "compare tune",
+        &[
+            ("Predicted", "how much longer a step takes by replay than at default clocks"),
+            (
+                "Slower by, Saving",
+                "what was measured against default clocks, with the 95 % interval",
+            ),
+            ("Rounds", "turns of the plan and of default clocks that were compared"),
+        ],
+    ),
+    (
         "p2p show",
         &[
             ("GPU", "the GPU it is of, or all of a model"),

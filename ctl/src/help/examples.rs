@@ -187,7 +187,22 @@ pub(super) const EXAMPLES: Tables = &[
                 "pfoctl tune llama --max-slowdown 3% --report llama.html",
                 "Allow 3 %, and write a page about what was found.",
             ),
+            ("pfoctl tune llama --attach", "Watch it again, from any terminal."),
         ],
+    ),
+    (
+        "compare tune",
+        &[(
+            "pfoctl compare tune llama --policy zeus-global",
+            "Prove on the job what Zeus finds for it.",
+        )],
+    ),
+    (
+        "compare sweep",
+        &[(
+            "pfoctl compare sweep llama frontier.pfo -o measured.csv --perseus artifact",
+            "Measure 30 plans, and write them as Perseus' artifact does.",
+        )],
     ),
     ("report", &[("pfoctl report llama -o llama.html", "Write a page about a job.")]),
     (

@@ -1,8 +1,7 @@
 //! P2P-blocking powers as people read them.
 
-use std::collections::BTreeMap;
-
-use pfo_protocol::{Mhz, P2pPower, P2pSource, Uid};
+use pfo_experiment::{MeanPower, means_by_clock, source_in_words};
+use pfo_protocol::{P2pPower, P2pSource, Uid};
 
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -40,7 +39,7 @@ fn render(powers: &[P2pPower], user: &dyn Fn(Uid) -> String, look: Look) -> Stri
             Cell::text(watts(power.power_w)),
             Cell::option(measured.then(|| watts(power.error_w))),
             Cell::option(measured.then(|| power.count.to_string())),
-            Cell::text(in_words(power.source)),
+            Cell::text(source_in_words(power.source)),
             Cell::text(user(power.by_uid)),
         ]);
     }
@@ -61,50 +60,12 @@ pub(crate) fn by_clock(powers: &[P2pPower], model: &str) -> String {
         format!("{power_w:.1} W (± {error_w:.1} W) at {mhz}")
     };
     let means: Vec<_> = means.iter().map(in_figures).collect();
-    format!("P2P-blocking power ({}): {}.\n", in_words(*source), means.join(", "))
-}
-
-/// The mean of the GPUs of a model at one clock.
-pub(super) struct MeanPower {
-    pub(super) mhz: Mhz,
-    pub(super) power_w: f64,
-    /// The standard error of the mean, in watts.
-    error_w: f64,
-}
-
-/// What was measured of a model in one way, by rising clock.
-pub(super) fn means_by_clock(
-    powers: &[P2pPower],
-    model: &str,
-    source: P2pSource,
-) -> Vec<MeanPower> {
-    let mut at: BTreeMap<Mhz, Vec<&P2pPower>> = BTreeMap::new();
-    for power in powers.iter().filter(|one| one.model == model && one.source == source) {
-        if let Some(mhz) = power.mhz {
-            at.entry(mhz).or_default().push(power);
-        }
-    }
-    let mean = |(mhz, of_gpus): (Mhz, Vec<&P2pPower>)| {
-        let count = of_gpus.len() as f64;
-        let power_w = of_gpus.iter().map(|power| power.power_w).sum::<f64>() / count;
-        let error_w = of_gpus.iter().map(|power| power.error_w.powi(2)).sum::<f64>().sqrt() / count;
-        MeanPower { mhz, power_w, error_w }
-    };
-    at.into_iter().map(mean).collect()
+    format!("P2P-blocking power ({}): {}.\n", source_in_words(*source), means.join(", "))
 }
 
 /// A power that plans are made for, to the hundredth.
 pub(super) fn watts(power_w: f64) -> String {
     format!("{power_w:.2} W")
-}
-
-/// Where a power comes from.
-pub(super) const fn in_words(source: P2pSource) -> &'static str {
-    match source {
-        P2pSource::Waits => "waits of a job",
-        P2pSource::Receive => "blocking receive",
-        P2pSource::Set => "set",
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::arguments::{Slowdown, number};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::{Look, Output};
-use crate::planning::comparison::Cost;
+use pfo_experiment::Cost;
 use crate::planning::measured::{Measured, TreatmentArguments};
 use crate::planning::pipeline::PipelineArguments;
 use crate::planning::policy_options::PolicyArguments;

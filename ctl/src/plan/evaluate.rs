@@ -8,7 +8,7 @@ use crate::arguments::number;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::{Look, Output};
-use crate::planning::comparison::Cost;
+use pfo_experiment::Cost;
 use crate::planning::file;
 use crate::planning::measured::PrintedWarning;
 use crate::planning::replayed::ReplayArguments;

@@ -1,6 +1,7 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
+use pfo_experiment::KnownPower;
 use pfo_planner::{
     ClockPer, Frontier, Options, PerStage, Pipeline, PowerByClock, Profile, Spread, Watts,
 };
@@ -11,7 +12,7 @@ use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::p2p::known::{self, Known};
+use crate::p2p::known;
 use crate::planning::file;
 use crate::planning::frontier_file::summary;
 use crate::planning::job_order;
@@ -147,7 +148,7 @@ impl Optimize {
 }
 
 /// The power that the agent has stored, if it is clear for which model.
-fn known_power(daemons: &Daemons, model: Option<&str>) -> Result<Known, Failure> {
+fn known_power(daemons: &Daemons, model: Option<&str>) -> Result<KnownPower, Failure> {
     let unknown = |why| Failure::UnknownPower { why };
     let known = daemons.agent().map_err(Error::from);
     match known.and_then(|mut agent| known::of(&mut agent, model)) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::{Look, Output};
-use crate::planning::comparison::Cost;
+use pfo_experiment::Cost;
 use crate::planning::file;
 use crate::planning::frontier_file::load;
 use crate::planning::replayed::ReplayArguments;

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
+use pfo_experiment::Terms;
 use pfo_planner::{Combine, Noise, Profile, Treated, Warning, summarised, warnings};
 use serde::Serialize;
 
@@ -34,9 +35,10 @@ impl TreatmentArguments {
         Measured::read(name, self.combine, self.noise)
     }
 
-    /// The same for a profile that was read already, with its name in messages.
-    pub(crate) fn of(&self, csv: &[u8], shown: &str) -> Result<Measured, Failure> {
-        Measured::of(csv, shown, self.combine, self.noise)
+    /// Puts what they say into the terms of a tune.
+    pub(crate) fn into_terms(&self, terms: &mut Terms) {
+        terms.combine = self.combine;
+        terms.noise = self.noise;
     }
 }
 

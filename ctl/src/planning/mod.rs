@@ -1,8 +1,6 @@
 //! What commands that plan have in common: files in and out, profiles and how they are treated,
 //! pipelines, and what plans cost. No daemon is asked here.
 
-pub(crate) mod clock_table;
-pub(crate) mod comparison;
 pub(crate) mod directory;
 pub(crate) mod file;
 pub(crate) mod format;
@@ -15,3 +13,5 @@ pub(crate) mod policy_options;
 pub(crate) mod replayed;
 pub(crate) mod unfinished;
 pub(crate) mod written;
+
+pub(crate) use pfo_experiment::clock_table;

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use pfo_experiment::Terms;
 use pfo_planner::{
     Delays, Instruction, LatencyByClock, Order, Pipeline, Profile, Schedule, Settings,
 };
@@ -104,19 +105,18 @@ impl ScheduleArguments {
         self.order.is_some()
     }
 
-    /// The schedule, unless a file has the order.
-    pub(crate) fn schedule(&self) -> Schedule {
-        self.schedule.unwrap_or(Schedule::OneForwardOneBackward)
-    }
-
-    /// Whether the time of transfers is to be found out.
-    pub(crate) fn has_no_transfers(&self) -> bool {
-        self.transfer_ms.is_none()
-    }
-
-    /// Whether the order is left to what the job runs.
-    pub(crate) fn is_open(&self) -> bool {
-        self.schedule.is_none() && self.order.is_none() && self.fixed.is_empty()
+    /// Puts what they say into the terms of a tune; the file of the order.
+    pub(crate) fn into_terms(&self, terms: &mut Terms) -> Result<Option<Vec<u8>>, Failure> {
+        let seconds = |given: Option<f64>| given.map(|ms| ms / 1e3);
+        terms.schedule = self.schedule;
+        terms.chunks = self.chunks;
+        terms.memory_limits.clone_from(&self.memory_limit);
+        terms.fixed.clone_from(&self.fixed);
+        terms.transfer_s = seconds(self.transfer_ms);
+        terms.switch_latency_s = seconds(self.switch_latency_ms);
+        terms.set_call_s = seconds(self.set_call_ms);
+        terms.held_up_s = seconds(self.held_up_ms);
+        self.order.as_deref().map(file::read).transpose()
     }
 
     /// The delays that are given, and those that are known where none are.

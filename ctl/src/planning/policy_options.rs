@@ -1,6 +1,7 @@
 //! The options of EnvPipe, Zeus and lowtime that their own users have.
 
 use clap::Args;
+use pfo_experiment::Terms;
 use pfo_planner::{EnvPipe, Lowtime, Mhz, OfflineEnvPipe, Tuning, UnitTime, Zeus};
 
 use crate::arguments::number;
@@ -75,6 +76,15 @@ impl OnlineArguments {
 
     pub(crate) fn zeus(&self) -> Zeus {
         Zeus { eta: self.zeus_eta, ..Zeus::default() }
+    }
+
+    /// Puts what they say into the terms of a tune.
+    pub(crate) fn into_terms(&self, terms: &mut Terms) {
+        terms.zeus_eta = self.zeus_eta;
+        terms.envpipe_threshold = self.envpipe_threshold;
+        terms.envpipe_transfer_s = self.envpipe_transfer_ms / 1e3;
+        terms.envpipe_profile_step = self.envpipe_profile_step;
+        terms.envpipe_raise_step = self.envpipe_raise_step;
     }
 }
 

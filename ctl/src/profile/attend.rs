@@ -20,21 +20,8 @@ use crate::trial::{Interrupt, Trouble};
 /// How often to update the progress.
 const POLL: Duration = Duration::from_millis(500);
 
-/// A profile that the agent has stored.
-pub(crate) enum Profiled {
-    /// It had been stored before.
-    Before(ProfileKey),
-    /// A sweep has measured it just now.
-    Now {
-        /// What it is stored as.
-        key: ProfileKey,
-        /// At how many clocks an earlier, interrupted sweep had measured it already.
-        resumed_after: u32,
-    },
-}
-
 /// Has the agent find a profile, sweep the job for it, or continue an unfinished sweep. Waits
-/// through a restart of either daemon.
+/// through a restart of either daemon. Returns what the profile is stored as.
 ///
 /// # Errors
 /// If the job cannot be swept, another client pauses or stops the sweep, or the interrupt comes.
@@ -42,15 +29,14 @@ pub(crate) fn attend(
     daemons: &Daemons,
     order: &SweepOrder,
     interrupt: &Interrupt,
-) -> Result<Profiled, Error> {
+) -> Result<ProfileKey, Error> {
     let JobSelector { job, .. } = &order.job;
-    let before = unfinished(daemons, job)?;
     let mut bar = SweepBar::new();
     let mut trouble = Trouble::default();
     loop {
         let answer = wait(daemons, order, interrupt, &mut bar);
         let sweep = match interrupt.or(job, answer) {
-            Ok(AgentResponse::Reused(stored)) => return Ok(Profiled::Before(stored.key)),
+            Ok(AgentResponse::Reused(stored)) => return Ok(stored.key),
             Ok(AgentResponse::Sweep(sweep)) => *sweep,
             Ok(other) => {
                 let agent: Connection<Agent> = interrupt.connect(daemons)?;
@@ -67,11 +53,7 @@ pub(crate) fn attend(
                 Err(ProfileError::NoSuchSweep { job: job.clone() }.into())
             }
             SweepState::Paused { why } => Err(paused(job, why)),
-            SweepState::Ended(_) | SweepState::Running | SweepState::Waiting { .. } => {
-                let same = before.iter().find(|earlier| earlier.profile == key);
-                let resumed_after = same.map_or(0, |earlier| earlier.measured);
-                Ok(Profiled::Now { key, resumed_after })
-            }
+            SweepState::Ended(_) | SweepState::Running | SweepState::Waiting { .. } => Ok(key),
         };
     }
 }
@@ -97,7 +79,7 @@ fn wait(
 }
 
 /// The sweeps of jobs of this name that are not over.
-fn unfinished(daemons: &Daemons, job: &JobName) -> Result<Vec<SweepStatus>, Error> {
+pub(crate) fn unfinished(daemons: &Daemons, job: &JobName) -> Result<Vec<SweepStatus>, Error> {
     let mut sweeps = ask(daemons)?;
     sweeps.retain(|sweep| sweep.job == *job && !matches!(sweep.state, SweepState::Ended(_)));
     Ok(sweeps)

@@ -5,10 +5,11 @@ pub(crate) mod attend;
 mod error;
 mod sample_rows;
 mod samples;
+mod source;
 mod start;
 mod status;
 pub(crate) mod stored;
-mod sweep_bar;
+pub(crate) mod sweep_bar;
 mod wait;
 
 use clap::{Args, Subcommand};
@@ -16,6 +17,7 @@ use pfo_protocol::{AgentRequest, AgentResponse, SweepControl};
 
 pub(crate) use self::error::ProfileError;
 pub(crate) use self::sample_rows::named as throttle_reasons;
+pub(crate) use self::source::{ProfileArguments, SweepArguments};
 use self::samples::Samples;
 use self::start::Start;
 use self::status::Status;

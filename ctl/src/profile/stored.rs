@@ -4,10 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobName, JobSelector, ProfileKey, ProfileSelector, StoredProfile,
+    AgentRequest, AgentResponse, JobName, JobSelector, ProfileSelector, StoredProfile,
     Uid,
 };
 
+pub(crate) use pfo_experiment::described;
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -95,12 +96,6 @@ impl Export {
 fn with_column(csv: &str, name: &str, field: &str) -> String {
     let fields = std::iter::once(name).chain(std::iter::repeat(field));
     csv.lines().zip(fields).map(|(line, field)| format!("{line},{field}\n")).collect()
-}
-
-/// The key of a profile in words.
-pub(crate) fn described(key: &ProfileKey) -> String {
-    let ProfileKey { model, gpus, partition, .. } = key;
-    format!("the profile of {model} on {gpus} ({partition})")
 }
 
 fn render(profiles: &[StoredProfile], now: SystemTime, look: Look) -> String {

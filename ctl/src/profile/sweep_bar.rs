@@ -7,28 +7,28 @@ use crate::progress::Progress;
 use crate::text::harmless;
 
 /// The bar of one sweep, and what was printed above it last.
-pub(super) struct SweepBar {
+pub(crate) struct SweepBar {
     bar: Progress,
     said: Option<String>,
     is_announced: bool,
 }
 
 impl SweepBar {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bar: Progress::new("sweeping"), said: None, is_announced: false }
     }
 
     /// Says once what the sweep does to the job.
-    pub(super) fn announce(&mut self, job: &JobName) {
+    pub(crate) fn announce(&mut self, job: &JobName) {
         if !std::mem::replace(&mut self.is_announced, true) {
             self.bar.tell(&format!(
                 "pfoctl: a sweep measures the profile of job {job} first; until it ends, steps take longer, the \
-                 more the lower the clock (--sweep-max-slowdown bounds that)"
+                 more the lower the clock"
             ));
         }
     }
 
-    pub(super) fn show(&mut self, sweep: &SweepStatus) {
+    pub(crate) fn show(&mut self, sweep: &SweepStatus) {
         if let SweepState::Waiting { why } = &sweep.state
             && self.said.as_ref() != Some(why)
         {
@@ -39,7 +39,7 @@ impl SweepBar {
         self.bar.now(progress(sweep));
     }
 
-    pub(super) fn bar(&self) -> &Progress {
+    pub(crate) fn bar(&self) -> &Progress {
         &self.bar
     }
 }

@@ -17,7 +17,7 @@ fn both() -> Both {
         serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
     let agent: AgentStatus =
         serde_json::from_str(include_str!("../../tests/golden/agent.json")).unwrap();
-    Both { pfod, agent: Ok(agent) }
+    Both { pfod, agent: Ok(agent), tunes: Vec::new() }
 }
 
 /// A plan of two stages and one microbatch.

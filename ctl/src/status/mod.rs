@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use clap::Args;
 use pfo_protocol::{
-    AgentStatus, JobName, JobSelector, JobStatus, SavingsRow, Status, Uid, WatchedJob,
+    AgentRequest, AgentResponse, AgentStatus, JobName, JobSelector, JobStatus, SavingsRow, Status,
+    TuneStatus, Uid, WatchedJob,
 };
 use serde::Serialize;
 
@@ -30,7 +31,7 @@ use crate::arguments::NoSuchJob;
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
-use crate::{savings, user};
+use crate::{savings, tune, user};
 
 /// The columns whose headers do not explain them. A column without any entry is left out.
 pub(crate) const COLUMNS: &str = "\
@@ -82,6 +83,8 @@ pub(crate) struct StatusCommand {
 pub(crate) struct Both {
     pub(crate) pfod: Status,
     pub(crate) agent: Result<AgentStatus, Error>,
+    /// What the agent tunes.
+    pub(crate) tunes: Vec<TuneStatus>,
 }
 
 /// The same as JSON.
@@ -90,6 +93,7 @@ struct Printed<'a> {
     #[serde(flatten)]
     pfod: &'a Status,
     agent: Option<&'a AgentStatus>,
+    tunes: &'a [TuneStatus],
 }
 
 impl StatusCommand {
@@ -152,6 +156,15 @@ fn in_order(name: &JobName) -> (Option<u64>, String) {
     (name.as_str().parse().ok(), name.to_string())
 }
 
+/// What the agent tunes; nothing if it does not say.
+fn tunes(daemons: &Daemons) -> Vec<TuneStatus> {
+    let asked = daemons.agent().and_then(|mut agent| agent.ask(AgentRequest::Tunes));
+    match asked {
+        Ok(AgentResponse::Tunes(tunes)) => tunes,
+        _ => Vec::new(),
+    }
+}
+
 /// An interval as `--watch` takes it.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     text.parse()
@@ -167,11 +180,12 @@ impl Both {
         let mut pfod = daemons.pfod()?.status()?;
         pfod.jobs.sort_by_key(|job| (job.uid, in_order(&job.job)));
         let agent = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
-        Ok(Self { pfod, agent })
+        let tunes = if agent.is_ok() { tunes(daemons) } else { Vec::new() };
+        Ok(Self { pfod, agent, tunes })
     }
 
     fn printed(&self) -> Printed<'_> {
-        Printed { pfod: &self.pfod, agent: self.agent.as_ref().ok() }
+        Printed { pfod: &self.pfod, agent: self.agent.as_ref().ok(), tunes: &self.tunes }
     }
 
     /// Drops other jobs, those of other users too if it is one user's, and other GPUs.
@@ -181,6 +195,7 @@ impl Both {
         self.pfod
             .gpus
             .retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| is_it(&holder.job, holder.uid)));
+        self.tunes.retain(|tune| is_it(&tune.job, tune.uid));
         if let Ok(agent) = &mut self.agent {
             agent.jobs.retain(|job| is_it(&job.job, job.uid));
         }
@@ -189,7 +204,7 @@ impl Both {
     /// The status as people read it: what needs attention first, then machine before job before
     /// rank.
     fn render(&self, ledger: &[SavingsRow], user: &dyn Fn(Uid) -> String, look: Look) -> String {
-        let Self { pfod, agent } = self;
+        let Self { pfod, agent, tunes } = self;
         let mut first = daemon::pfod_line(&pfod.daemon);
         first.extend(agent.as_ref().ok().map(daemon::agent_line));
         let mut parts = vec![first];
@@ -198,6 +213,7 @@ impl Both {
         parts.extend(driver_table::render(&pfod.gpus, look));
         let watched = agent.as_ref().map_or(&[][..], |agent| &agent.jobs);
         parts.push(job_table::render(&pfod.jobs, watched, user, look));
+        parts.extend(tune::lines(tunes, user));
         for job in &pfod.jobs {
             let own = |other: &&WatchedJob| (&other.job, other.uid) == (&job.job, job.uid);
             let fleet = watched.iter().find(own).and_then(|watched| watched.fleet.as_ref());
@@ -223,7 +239,7 @@ mod tests {
     }
 
     fn render(pfod: &Status, look: Look) -> String {
-        Both { pfod: pfod.clone(), agent: Ok(agent()) }.render(&[], &user, look)
+        Both { pfod: pfod.clone(), agent: Ok(agent()), tunes: Vec::new() }.render(&[], &user, look)
     }
 
     fn user(uid: Uid) -> String {
@@ -243,7 +259,8 @@ mod tests {
         }
         let mut agent = agent();
         agent.jobs.clear();
-        let text = Both { pfod: status, agent: Ok(agent) }.render(&[], &user, Look::default());
+        let both = Both { pfod: status, agent: Ok(agent), tunes: Vec::new() };
+        let text = both.render(&[], &user, Look::default());
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
@@ -299,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_selected_job_leaves_only_its_own_gpus() {
-        let mut both = Both { pfod: status(), agent: Ok(agent()) };
+        let mut both = Both { pfod: status(), agent: Ok(agent()), tunes: Vec::new() };
         both.keep_only(&"gpt-7b".parse().unwrap(), None);
         assert_eq!(both.pfod.jobs.len(), 1);
         assert_eq!(both.pfod.gpus.len(), 4);

@@ -30,8 +30,6 @@ pub(crate) enum TrialError {
          read in time"
     )]
     NoEnergy { job: JobName },
-    #[error("GPUs of job {job} have no energy counter, so that nothing can be tuned: {gpus}")]
-    NoEnergyCounter { job: JobName, gpus: String },
 }
 
 impl Explained for TrialError {
@@ -42,8 +40,7 @@ impl Explained for TrialError {
             | Self::OtherRanks { .. }
             | Self::StagesElsewhere { .. }
             | Self::OneNodeOnly { .. }
-            | Self::NoEnergy { .. }
-            | Self::NoEnergyCounter { .. } => Exit::Failed,
+            | Self::NoEnergy { .. } => Exit::Failed,
         }
     }
 
@@ -65,11 +62,6 @@ impl Explained for TrialError {
             ),
             Self::OneNodeOnly { .. } => Some(
                 "measure a free GPU with --gpu, or let the job run plans: these show the same meanwhile"
-                    .to_owned(),
-            ),
-            Self::NoEnergyCounter { .. } => Some(
-                "make a plan from the profile of other GPUs of the same model, and run it with \
-                 `pfoctl plan swap`"
                     .to_owned(),
             ),
             Self::Interrupted { .. } | Self::NoEnergy { .. } => None,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobName, PlanStatus, Rank, RecordedTrial, SamplePage, TrialLength,
+    AgentRequest, AgentResponse, JobName, Rank, RecordedTrial, SamplePage, TrialLength,
     TrialResult, TrialRun,
 };
 
@@ -108,29 +108,17 @@ impl<'a, D: Measuring> Held<'a, D> {
         }
     }
 
-    /// Runs a plan and ends the hold; the job continues with the plan.
-    pub(crate) fn keep(&mut self, plan: &TrialRun) -> Result<Option<PlanStatus>, Error> {
-        loop {
-            self.trial(plan, TrialLength { settling_steps: 1, steps: 1 })?;
-            match self.end(true) {
-                // It is at default clocks, and the trial has to be run again.
-                Err(error) if error.exit() == Exit::Unreachable => {}
-                ended => return ended,
-            }
-        }
-    }
-
     /// Ends the hold; the job changes to default clocks.
     pub(crate) fn let_go(&mut self) -> Result<(), Error> {
-        match self.end(false) {
+        match self.end() {
             // Then it has changed already.
             Err(error) if error.exit() == Exit::Unreachable => Ok(()),
-            ended => ended.map(drop),
+            ended => ended,
         }
     }
 
-    fn end(&mut self, keep: bool) -> Result<Option<PlanStatus>, Error> {
-        let response = self.connection.ask(D::end_request(self.job.selector(), keep));
+    fn end(&mut self) -> Result<(), Error> {
+        let response = self.connection.ask(D::end_request(self.job.selector()));
         let response = self.interrupt.or(self.job.name(), response.map_err(Error::from))?;
         D::ended(response).map_err(|other| self.connection.unexpected(&other).into())
     }

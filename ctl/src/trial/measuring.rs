@@ -1,7 +1,7 @@
 //! What the agent is asked for a trial, and what it hands out: windows and recordings.
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, PlanStatus, RecordedRank, RecordedTrial, TrialLength,
+    AgentRequest, AgentResponse, JobSelector, RecordedTrial, TrialLength,
     TrialResult, TrialRun,
 };
 
@@ -16,16 +16,13 @@ pub(crate) trait Measuring: Daemon {
     /// The trial, or the response that is none.
     fn trial(response: Self::Response) -> Result<Self::Trial, Self::Response>;
 
-    fn end_request(job: JobSelector, keep: bool) -> Self::Request;
+    fn end_request(job: JobSelector) -> Self::Request;
 
-    /// What the job runs from now on, or the response that does not say it.
-    fn ended(response: Self::Response) -> Result<Option<PlanStatus>, Self::Response>;
+    /// Whether that is done, or the response that does not say it.
+    fn ended(response: Self::Response) -> Result<(), Self::Response>;
 
     /// The windows of a trial.
     fn windows(trial: &Self::Trial) -> &TrialResult;
-
-    /// What the instructions of the ranks took, as far as that was recorded.
-    fn recorded(trial: &Self::Trial) -> &[RecordedRank];
 }
 
 impl Measuring for Agent {
@@ -42,22 +39,18 @@ impl Measuring for Agent {
         }
     }
 
-    fn end_request(job: JobSelector, keep: bool) -> AgentRequest {
-        AgentRequest::RecordingEnd { job, keep }
+    fn end_request(job: JobSelector) -> AgentRequest {
+        AgentRequest::RecordingEnd { job, keep: false }
     }
 
-    fn ended(response: AgentResponse) -> Result<Option<PlanStatus>, AgentResponse> {
+    fn ended(response: AgentResponse) -> Result<(), AgentResponse> {
         match response {
-            AgentResponse::RecordingEnded(plan) => Ok(plan),
+            AgentResponse::RecordingEnded(_) => Ok(()),
             other => Err(other),
         }
     }
 
     fn windows(trial: &RecordedTrial) -> &TrialResult {
         &trial.trial
-    }
-
-    fn recorded(trial: &RecordedTrial) -> &[RecordedRank] {
-        &trial.ranks
     }
 }

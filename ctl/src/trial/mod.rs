@@ -5,23 +5,18 @@
 //! The job returns to default clocks whenever the connection ends, however it ends. Nothing here
 //! has to clean up.
 
-mod energy_counters;
 mod error;
 mod held;
 mod interrupt;
-mod interval;
 mod measuring;
 mod stages_here;
 mod trouble;
-mod waiting;
-mod window;
+pub(crate) mod waiting;
 
-pub(crate) use self::energy_counters::require_energy_counters;
 pub(crate) use self::error::TrialError;
 pub(crate) use self::held::Held;
 pub(crate) use self::interrupt::Interrupt;
-pub(crate) use self::interval::{Interval, Pair};
 pub(crate) use self::measuring::Measuring;
 pub(crate) use self::stages_here::require_every_stage;
-pub(crate) use self::trouble::{RESTART, Trouble, patiently};
-pub(crate) use self::window::Window;
+pub(crate) use self::trouble::{RESTART, Trouble};
+pub(crate) use pfo_experiment::{Interval, NoEnergy, Pair, Window};

@@ -72,23 +72,6 @@ impl Trouble {
     }
 }
 
-/// Asks until it is answered, through a restart of a daemon.
-///
-/// # Errors
-/// As [`Trouble::wait_out`].
-pub(crate) fn patiently<T>(
-    progress: &Progress,
-    mut ask: impl FnMut() -> Result<T, Error>,
-) -> Result<T, Error> {
-    let mut trouble = Trouble::default();
-    loop {
-        match ask() {
-            Ok(answer) => return Ok(answer),
-            Err(error) => trouble.wait_out(error, progress)?,
-        }
-    }
-}
-
 /// How long to wait until what is wrong has passed.
 fn patience_with(error: &Error) -> Duration {
     match error {

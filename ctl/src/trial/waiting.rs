@@ -8,7 +8,7 @@ use crate::status::attention::misplaced;
 const TOGETHER: u64 = 8;
 
 /// In a sentence, of what the job's ranks on this node do.
-pub(super) fn why(job: &JobStatus) -> Option<String> {
+pub(crate) fn why(job: &JobStatus) -> Option<String> {
     let idle = job.ranks.iter().find(|rank| rank.step.is_none());
     if let Some(rank) = idle {
         let why = match rank.misplaced_instructions {

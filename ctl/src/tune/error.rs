@@ -1,4 +1,4 @@
-//! Why a job could not be tuned.
+//! Why a job is not tuned.
 
 use pfo_protocol::JobName;
 
@@ -7,23 +7,20 @@ use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TuneError {
-    #[error("no wait of job {job} was long enough to measure the P2P-blocking power")]
-    NoWaits { job: JobName },
-    #[error("the ranks of job {job} do not all run the same number of forwards in a step")]
-    UnknownMicrobatches { job: JobName },
-    #[error(
-        "the GPUs of job {job} have no power limit in common: their supported ranges do not \
-         overlap ({lowest} W … {highest} W)"
-    )]
-    NoCommonLimit { job: JobName, lowest: u32, highest: u32 },
-    #[error("the power limits of job {job} are not known here: none of its GPUs is on this node")]
-    NoGpuHere { job: JobName },
     #[error("no plan was kept: job {job} is at default clocks")]
     NothingKept { job: JobName },
     #[error(
         "job {job} runs a plan that most likely, but not certainly, is within the allowed slowdown"
     )]
     Uncertain { job: JobName },
+    #[error("stopped; job {job} returns to default clocks at its next step")]
+    Stopped { job: JobName },
+    #[error("job {job} is still being tuned")]
+    Left { job: JobName },
+    #[error("the terms: {why}")]
+    Terms { why: String },
+    #[error("the report of job {job} cannot be read: {why}")]
+    BadReport { job: JobName, why: String },
 }
 
 impl Explained for TuneError {
@@ -31,22 +28,23 @@ impl Explained for TuneError {
         match self {
             Self::NothingKept { .. } => Exit::NothingKept,
             Self::Uncertain { .. } => Exit::KeptUncertain,
-            Self::NoWaits { .. }
-            | Self::UnknownMicrobatches { .. }
-            | Self::NoCommonLimit { .. }
-            | Self::NoGpuHere { .. } => Exit::Failed,
+            Self::Stopped { .. } | Self::Left { .. } => Exit::Interrupted,
+            Self::Terms { .. } => Exit::Usage,
+            Self::BadReport { .. } => Exit::Failed,
         }
     }
 
     fn remedy(&self) -> Option<String> {
-        let remedy = match self {
-            Self::NoWaits { .. } => "give it with --p2p-power WATTS",
-            Self::UnknownMicrobatches { .. } => "give their number with --microbatches",
-            Self::NoCommonLimit { .. } => "give --knob clock to search over clocks instead",
-            Self::NoGpuHere { .. } => "run the command on one of the job's nodes",
-            Self::Uncertain { .. } => "measure more --steps to be certain",
-            Self::NothingKept { .. } => return None,
-        };
-        Some(remedy.to_owned())
+        match self {
+            Self::Uncertain { .. } => Some("measure more --steps to be certain".to_owned()),
+            Self::Left { job } => Some(format!(
+                "`pfoctl tune {job} --attach` watches it, `pfoctl tune {job} --stop` ends it"
+            )),
+            Self::Terms { .. } => Some("`pfoctl tune --help` lists them".to_owned()),
+            Self::BadReport { .. } => {
+                Some("install the same release of pfo-agent and pfoctl".to_owned())
+            }
+            Self::NothingKept { .. } | Self::Stopped { .. } => None,
+        }
     }
 }

@@ -1,363 +1,267 @@
-//! The report of tuning a job, for people and for scripts.
+//! What came of a tune, for people and for scripts.
 
 use std::time::Duration;
 
-use pfo_planner::{Frontier, Plan, PlanError};
-use pfo_protocol::{GuardStatus, JobName, PlanStatus};
-use serde::Serialize;
+use clap::Args;
+use pfo_experiment::{
+    Compared, DefaultClocks, Interval, Origin, PlannedPower, PlannedWith, PowerOrigin, Report,
+    Transfers, Tried, UsefulClocks, Verdict,
+};
+use pfo_planner::{Frontier, Plan};
+use pfo_protocol::{GuardStatus, TuneReport};
 
-use super::contender::Contender;
-use super::limit_search::Searched;
-use super::planned_power::PlannedPower;
-use super::profile_source::Origin;
-use super::transfers::Transfers;
-use super::useful_clocks::UsefulClocks;
-use super::verification::{Compared, Verdict};
-use crate::arguments::{JobArguments, Slowdown};
+use super::TuneError;
+use crate::arguments::JobArguments;
 use crate::daemons::Daemons;
-use crate::output::Look;
-use crate::plan::guard;
-use crate::plan::load::{LARGEST_FRONTIER, load_frontier};
-use crate::report::Beside;
+use crate::error::Error;
+use crate::output::{Look, Output};
+use crate::planning::file;
+use crate::report::{self as page, Beside};
 use crate::status::plan_text;
-use crate::status::quantity::{joules, percent, seconds};
+use crate::status::quantity::{joules, percent, seconds, watts};
 use crate::status::table::{Cell, Table, Tone, heading};
 use crate::text::harmless;
-use crate::trial::{Interval, Window};
 
 /// For how long a page looks at the GPUs of the job.
 const OBSERVED: Duration = Duration::from_secs(5);
 
-/// How intervals are made, in a sentence.
-const METHOD: &str =
-    "Intervals: 95 %, Student's t of the logarithms of the ratios of neighbouring turns.";
+/// Where to put what came of a tune.
+#[derive(Args)]
+pub(crate) struct ResultArguments {
+    /// Write the plan that was kept to this file
+    #[arg(long, short, value_name = "PLAN.json")]
+    output: Option<String>,
 
-/// Everything that was measured and decided.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
-    pub(super) job: JobName,
-    pub(super) policy: String,
-    pub(super) max_slowdown: f64,
-    /// None if no profile was needed.
-    #[serde(flatten)]
-    pub(super) planned_with: Option<PlannedWith>,
-    pub(super) default_clocks: DefaultClocks,
-    /// None if the GPUs hold every clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) useful_clocks: Option<UsefulClocks>,
-    /// Trials of a policy that searches on the job.
-    pub(super) search_trials: u32,
-    /// The trials of a search over power limits.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) searched: Vec<Searched>,
-    pub(super) tried: Vec<Tried>,
-    /// Plans whose energy could not be measured.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) unmeasured: Vec<String>,
-    /// The plan that the job runs; none at default clocks.
-    pub(super) kept: Option<PlanStatus>,
-    /// That plan itself.
-    #[serde(skip)]
-    pub(super) kept_plan: Option<Plan>,
-    /// The guard that keeps the allowed slowdown from now on.
-    guard: Option<GuardStatus>,
-    /// Why there is none, if there should be one.
-    unguarded: Option<String>,
-    /// Whether the guard has a frontier to correct the plan with.
-    correctable: bool,
-    /// The frontier that the plan is from.
-    #[serde(skip)]
-    pub(super) frontier: Option<Vec<u8>>,
-    pub(super) method: &'static str,
+    /// Write a page about the job to this file, as `pfoctl report` does, with what was measured here
+    #[arg(long, value_name = "REPORT.html")]
+    report: Option<String>,
+
+    /// Print JSON: every plan that was tried, with its saving and slowdown, and the one that was
+    /// kept
+    #[arg(long)]
+    json: bool,
 }
 
-/// What plans were made from.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct PlannedWith {
-    /// The file of the profile, or its key.
-    pub(super) profile: String,
-    #[serde(flatten)]
-    pub(super) profile_origin: Origin,
-    pub(super) p2p_power: PlannedPower,
-    /// How late clocks are in the plans, in seconds.
-    pub(super) late_s: f64,
-    /// How long transfers take in the plans, in seconds.
-    pub(super) transfer_s: f64,
-    /// What is known of the time of transfers.
-    pub(super) transfers: Transfers,
-    /// The order that the job runs, if the plans are for that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) order: Option<String>,
-    /// For how long each change of clocks holds up its stage in the plans, in seconds: as it was
-    /// learned from plans that took longer than predicted.
-    pub(super) held_up_s: f64,
-}
-
-/// Means of what a step took before anything was tried.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct DefaultClocks {
-    pub(super) iteration_time_s: f64,
-    iteration_energy_j: f64,
-}
-
-/// A plan that was run on the job beside default clocks.
-#[derive(Debug, Serialize)]
-pub(super) struct Tried {
-    plan: String,
-    predicted_time_s: Option<f64>,
-    predicted_energy_j: Option<f64>,
-    verdict: Verdict,
-    /// Whether the intervals prove the verdict, or it is only most likely.
-    certain: bool,
-    #[serde(flatten)]
-    compared: Compared,
-}
-
-impl From<&Window> for DefaultClocks {
-    fn from(window: &Window) -> Self {
-        Self { iteration_time_s: window.time_s(), iteration_energy_j: window.energy_j() }
-    }
-}
-
-impl Tried {
-    pub(super) fn new(
-        contender: &Contender,
-        verdict: Verdict,
-        certain: bool,
-        compared: Compared,
-    ) -> Self {
-        let Contender { label, predicted, .. } = contender;
-        Self {
-            plan: label.clone(),
-            predicted_time_s: predicted.map(|predicted| predicted.iteration_time_s),
-            predicted_energy_j: predicted.map(|predicted| predicted.iteration_energy_j),
-            verdict,
-            certain,
-            compared,
-        }
+impl ResultArguments {
+    pub(crate) fn json(&self) -> bool {
+        self.json
     }
 
-    /// Notes that another plan saves more, and is kept instead.
-    pub(super) fn outdo(&mut self) {
-        self.verdict = Verdict::SavesLess;
-    }
-
-    /// The doubt about a verdict that is only most likely.
-    fn doubt(&self) -> Option<String> {
-        let doubt = match self.verdict {
-            _ if self.certain => return None,
-            Verdict::Kept | Verdict::SavesLess => "is most likely within the allowed slowdown",
-            Verdict::TooSlow => "is most likely too slow",
-            Verdict::SavesNothing => "most likely saves nothing",
+    /// Prints what came of a tune, and writes the files.
+    ///
+    /// # Errors
+    /// If no plan was kept, or not certainly.
+    pub(super) fn print(
+        &self,
+        (daemons, job): (&Daemons, &JobArguments),
+        found: TuneReport,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        let TuneReport { report, plan, frontier } = found;
+        let bad = |why: &dyn std::fmt::Display| {
+            let (job, why) = (job.name().clone(), why.to_string());
+            TuneError::BadReport { job, why }
         };
-        Some(format!(
-            "Plan {} {doubt}: the step times scatter too much for certainty. Measure more \
-             --steps to be certain.\n",
-            harmless(&self.plan)
-        ))
-    }
-}
-
-impl Report {
-    /// The report of a job that was measured at default clocks only.
-    pub(super) fn new(
-        job: JobName,
-        policy: String,
-        max_slowdown: f64,
-        default_clocks: &Window,
-    ) -> Self {
-        Self {
-            job,
-            policy,
-            max_slowdown,
-            planned_with: None,
-            default_clocks: default_clocks.into(),
-            useful_clocks: None,
-            search_trials: 0,
-            searched: Vec::new(),
-            tried: Vec::new(),
-            unmeasured: Vec::new(),
-            kept: None,
-            kept_plan: None,
-            guard: None,
-            unguarded: None,
-            correctable: false,
-            frontier: None,
-            method: METHOD,
+        let report: Report = serde_json::from_slice(&report).map_err(|error| bad(&error))?;
+        if self.json {
+            output.json(&report)?;
+        } else {
+            output.text(&render(&report, output.look()))?;
         }
-    }
-
-    /// Whether what is kept is proved by the measured intervals.
-    pub(super) fn is_certain(&self) -> bool {
-        let mut kept = self.tried.iter().filter(|tried| tried.verdict == Verdict::Kept);
-        kept.all(|tried| tried.certain)
-    }
-
-    /// Leaves a guard on the plan that is kept.
-    pub(super) fn guard(
-        &mut self,
-        daemons: &Daemons,
-        job: &JobArguments,
-        max_slowdown: Option<Slowdown>,
-    ) {
-        if self.kept.is_none() || max_slowdown.is_none() {
-            return;
+        if let (Some(name), Some(plan)) = (&self.output, &plan) {
+            file::write(name, plan)?;
         }
-        match guard::set(daemons, job, max_slowdown) {
-            Ok(guard) => self.guard = guard,
-            Err(error) => self.unguarded = Some(error.to_string()),
-        }
-        // A guard that has no frontier gives a plan up instead, so that is no failure.
-        let frontier = self.frontier.clone().filter(|_| self.guard.is_some());
-        let frontier = frontier.filter(|bytes| bytes.len() as u64 <= LARGEST_FRONTIER);
-        let load = |bytes| load_frontier(daemons, job, "tuned".to_owned(), bytes);
-        self.correctable = frontier.is_some_and(|bytes| load(bytes).is_ok());
-    }
-
-    /// What a page about the job has from here.
-    pub(super) fn beside(&self) -> Result<Beside, PlanError> {
-        let frontier = self.frontier.as_deref().map(Frontier::from_bytes).transpose()?;
-        Ok(Beside {
-            frontier,
-            plan: self.kept_plan.clone(),
-            tuned: Some(self.render(Look::default())),
-            observe: OBSERVED,
-            ..Beside::default()
-        })
-    }
-
-    pub(super) fn render(&self, look: Look) -> String {
-        let mut table = Table::new(look)
-            .left("Plan")
-            .right("Predicted")
-            .right("Slower by")
-            .left("")
-            .right("Saving")
-            .left("")
-            .right("Rounds")
-            .left("");
-        for tried in &self.tried {
-            let Compared { rounds, saving, slowdown } = tried.compared;
-            let (verdict, tone) = match tried.verdict {
-                Verdict::Kept => ("kept", Tone::Good),
-                Verdict::SavesLess => ("saves less", Tone::Plain),
-                Verdict::TooSlow => ("too slow", Tone::Bad),
-                Verdict::SavesNothing => ("saves nothing", Tone::Bad),
+        if let Some(name) = &self.report {
+            let beside = Beside {
+                frontier: frontier.as_deref().map(Frontier::from_bytes).transpose()?,
+                plan: plan.as_deref().map(Plan::from_json).transpose()?,
+                tuned: Some(render(&report, Look::default())),
+                observe: OBSERVED,
+                ..Beside::default()
             };
-            table.row([
-                Cell::text(&tried.plan),
-                Cell::option(tried.predicted_time_s.map(seconds)),
-                Cell::text(finely(slowdown.estimate)),
-                Cell::text(range(slowdown, finely)),
-                Cell::text(percent(saving.estimate)),
-                Cell::text(range(saving, percent)),
-                Cell::number(rounds),
-                Cell::text(verdict).tone(tone),
-            ]);
+            page::write(daemons, job, beside, name)?;
         }
-        let DefaultClocks { iteration_time_s, iteration_energy_j } = self.default_clocks;
-        let job = &self.job;
-        let title = format!(
-            "Measured on job {job}: {} and {} a step at default clocks",
-            seconds(iteration_time_s),
-            joules(iteration_energy_j)
+        match report.kept {
+            Some(_) if report.is_certain() => Ok(()),
+            Some(_) => Err(TuneError::Uncertain { job: report.job }.into()),
+            None => Err(TuneError::NothingKept { job: report.job }.into()),
+        }
+    }
+}
+
+/// The doubt about a verdict that is only most likely.
+fn doubt(tried: &Tried) -> Option<String> {
+    let doubt = match tried.verdict {
+        _ if tried.certain => return None,
+        Verdict::Kept | Verdict::SavesLess => "is most likely within the allowed slowdown",
+        Verdict::TooSlow => "is most likely too slow",
+        Verdict::SavesNothing => "most likely saves nothing",
+    };
+    Some(format!(
+        "Plan {} {doubt}: the step times scatter too much for certainty. Measure more --steps to be \
+         certain.\n",
+        harmless(&tried.plan)
+    ))
+}
+
+fn render(report: &Report, look: Look) -> String {
+    let mut table = Table::new(look)
+        .left("Plan")
+        .right("Predicted")
+        .right("Slower by")
+        .left("")
+        .right("Saving")
+        .left("")
+        .right("Rounds")
+        .left("");
+    for tried in &report.tried {
+        let Compared { rounds, saving, slowdown } = tried.compared;
+        let (verdict, tone) = match tried.verdict {
+            Verdict::Kept => ("kept", Tone::Good),
+            Verdict::SavesLess => ("saves less", Tone::Plain),
+            Verdict::TooSlow => ("too slow", Tone::Bad),
+            Verdict::SavesNothing => ("saves nothing", Tone::Bad),
+        };
+        table.row([
+            Cell::text(&tried.plan),
+            Cell::option(tried.predicted_time_s.map(seconds)),
+            Cell::text(finely(slowdown.estimate)),
+            Cell::text(range(slowdown, finely)),
+            Cell::text(percent(saving.estimate)),
+            Cell::text(range(saving, percent)),
+            Cell::number(rounds),
+            Cell::text(verdict).tone(tone),
+        ]);
+    }
+    let DefaultClocks { iteration_time_s, iteration_energy_j } = report.default_clocks;
+    let job = &report.job;
+    let title = format!(
+        "Measured on job {job}: {} and {} a step at default clocks",
+        seconds(iteration_time_s),
+        joules(iteration_energy_j)
+    );
+    let mut text = heading(&title, look) + &table.render() + &report.method + "\n";
+    text += &format!("Policy {}", report.policy);
+    if !report.searched.is_empty() {
+        text += " over power limits";
+    }
+    if report.search_trials > 0 {
+        text += &format!(", found in {} trials", report.search_trials);
+    }
+    if let Some(with) = &report.planned_with {
+        text += &format!("; {}", planned_in_words(with));
+    }
+    text += ".\n";
+    text.extend(report.useful_clocks.as_ref().map(useful_in_words));
+    text.extend(report.tried.iter().filter_map(doubt));
+    for plan in &report.unmeasured {
+        text += &format!(
+            "The energy of plan {} is not known: energy counters were not read in time while its \
+             clocks changed. It is not kept.\n",
+            harmless(plan)
         );
-        let mut text = heading(&title, look) + &table.render() + METHOD + "\n";
-        text += &format!("Policy {}", self.policy);
-        if !self.searched.is_empty() {
-            text += " over power limits";
-        }
-        if self.search_trials > 0 {
-            text += &format!(", found in {} trials", self.search_trials);
-        }
-        if let Some(with) = &self.planned_with {
-            text += &format!("; {}", with.in_words());
-        }
-        text += ".\n";
-        text.extend(self.useful_clocks.map(UsefulClocks::in_words));
-        text.extend(self.tried.iter().filter_map(Tried::doubt));
-        for plan in &self.unmeasured {
-            text += &format!(
-                "The energy of plan {} is not known: energy counters were not read in time while its \
-                 clocks changed. It is not kept.\n",
-                harmless(plan)
-            );
-        }
-        text += &self.kept_in_words();
-        text
     }
+    text += &kept_in_words(report);
+    text
+}
 
-    /// What the job runs from now on, and what watches over it.
-    fn kept_in_words(&self) -> String {
-        let (mut text, job) = (String::new(), &self.job);
-        if let Some(plan) = &self.kept {
-            let name = plan_text::name(plan);
-            let name = harmless(&name);
-            text +=
-                &format!("Job {job} runs plan {name}; `pfoctl plan rollback {job}` undoes that.\n");
+/// What the job runs from now on, and what watches over it.
+fn kept_in_words(report: &Report) -> String {
+    let (mut text, job) = (String::new(), &report.job);
+    if let Some(plan) = &report.kept {
+        let name = plan_text::name(plan);
+        let name = harmless(&name);
+        text +=
+            &format!("Job {job} runs plan {name}; `pfoctl plan rollback {job}` undoes that.\n");
+    }
+    if let Some(GuardStatus { max_slowdown, .. }) = &report.guard {
+        text += &format!(
+            "pfo-agent compares it with default clocks now and then, and {} if steps take more \
+             than {} longer.\n",
+            if report.correctable { "corrects it or gives it up" } else { "gives it up" },
+            percent(*max_slowdown)
+        );
+    }
+    if let Some(why) = &report.unguarded {
+        let why = harmless(why);
+        text += &format!("Nothing compares it with default clocks later on: {why}.\n");
+    }
+    text
+}
+
+fn useful_in_words(useful: &UsefulClocks) -> String {
+    let &UsefulClocks { asked_mhz, lowest_mhz, highest_mhz, compared } = useful;
+    let Compared { saving, slowdown, .. } = compared;
+    let held = match lowest_mhz == highest_mhz {
+        true => highest_mhz.to_string(),
+        false => format!("{} to {highest_mhz}", lowest_mhz.0),
+    };
+    format!(
+        "The GPUs are held back at {held} where {asked_mhz} was asked for: higher clocks are not \
+         planned.\nWith every instruction at its highest useful clock, a step takes {} {} longer \
+         and saves {} {}.\n",
+        finely(slowdown.estimate),
+        range(slowdown, finely),
+        percent(saving.estimate),
+        range(saving, percent)
+    )
+}
+
+fn planned_in_words(with: &PlannedWith) -> String {
+    let power = power_in_words(&with.p2p_power);
+    let origin = match with.profile_origin {
+        Origin::File => "as given".to_owned(),
+        Origin::Stored => "reused".to_owned(),
+        Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
+        Origin::Measured { resumed_after: clocks } => {
+            format!("measured and stored, with {clocks} clocks of an interrupted sweep")
         }
-        if let Some(GuardStatus { max_slowdown, .. }) = &self.guard {
-            text += &format!(
-                "pfo-agent compares it with default clocks now and then, and {} if steps take more \
-                 than {} longer.\n",
-                if self.correctable { "corrects it or gives it up" } else { "gives it up" },
-                percent(*max_slowdown)
-            );
+    };
+    let profile = harmless(&with.profile);
+    let late = match with.late_s {
+        0.0 => String::new(),
+        late_s => format!("; clocks are up to {} late", seconds(late_s)),
+    };
+    let transfers = transfers_in_words(with.transfers, with.transfer_s);
+    let order = with.order.as_ref().map_or_else(String::new, |order| format!("; {order}"));
+    let held_up = match with.held_up_s {
+        0.0 => String::new(),
+        held_up_s => {
+            format!("; each change of clocks holds up its stage for {}", seconds(held_up_s))
         }
-        if let Some(why) = &self.unguarded {
-            let why = harmless(why);
-            text += &format!("Nothing compares it with default clocks later on: {why}.\n");
-        }
-        text
+    };
+    let power = harmless(&power);
+    format!("{profile}, {origin}; P2P-blocking power {power}{late}{held_up}{transfers}{order}")
+}
+
+fn power_in_words(planned: &PlannedPower) -> String {
+    let power = match &planned.by_stage_w {
+        Some(_) => format!("{} by stage", planned.flat()),
+        None => watts(planned.watts),
+    };
+    match &planned.origin {
+        PowerOrigin::Given => power + ", as given",
+        PowerOrigin::Waits => power + ", measured in its waits",
+        PowerOrigin::Steps => power + ", what its steps draw beside their instructions",
+        PowerOrigin::Stored(origin) => format!("{origin}, reused"),
     }
 }
 
-impl UsefulClocks {
-    fn in_words(self) -> String {
-        let Self { asked_mhz, lowest_mhz, highest_mhz, compared } = self;
-        let Compared { saving, slowdown, .. } = compared;
-        let held = match lowest_mhz == highest_mhz {
-            true => highest_mhz.to_string(),
-            false => format!("{} to {highest_mhz}", lowest_mhz.0),
-        };
-        format!(
-            "The GPUs are held back at {held} where {asked_mhz} was asked for: higher clocks are not \
-             planned.\nWith every instruction at its highest useful clock, a step takes {} {} longer \
-             and saves {} {}.\n",
-            finely(slowdown.estimate),
-            range(slowdown, finely),
-            percent(saving.estimate),
-            range(saving, percent)
-        )
-    }
-}
-
-impl PlannedWith {
-    fn in_words(&self) -> String {
-        let power = self.p2p_power.in_words();
-        let origin = match self.profile_origin {
-            Origin::File => "as given".to_owned(),
-            Origin::Stored => "reused".to_owned(),
-            Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
-            Origin::Measured { resumed_after: clocks } => {
-                format!("measured and stored, with {clocks} clocks of an interrupted sweep")
-            }
-        };
-        let profile = harmless(&self.profile);
-        let late = match self.late_s {
-            0.0 => String::new(),
-            late_s => format!("; clocks are up to {} late", seconds(late_s)),
-        };
-        let transfers = self.transfers.in_words(self.transfer_s);
-        let order = self.order.as_ref().map_or_else(String::new, |order| format!("; {order}"));
-        let held_up = match self.held_up_s {
-            0.0 => String::new(),
-            held_up_s => {
-                format!("; each change of clocks holds up its stage for {}", seconds(held_up_s))
-            }
-        };
-        let power = harmless(&power);
-        format!("{profile}, {origin}; P2P-blocking power {power}{late}{held_up}{transfers}{order}")
+/// Words to follow others in a sentence, for plans in which transfers take this long.
+fn transfers_in_words(transfers: Transfers, transfer_s: f64) -> String {
+    match transfers {
+        Transfers::OfSeveralNodes => {
+            "; transfers are not known, because the clocks of nodes do not compare (--set \
+             transfer_s=SECONDS gives their time)"
+                .to_owned()
+        }
+        Transfers::Measured { .. } if transfer_s > 0.0 => {
+            format!("; transfers take {}, as measured", seconds(transfer_s))
+        }
+        Transfers::Given if transfer_s > 0.0 => {
+            format!("; transfers take {}, as given", seconds(transfer_s))
+        }
+        _ => String::new(),
     }
 }
 
@@ -373,6 +277,7 @@ fn range(interval: Interval, written: fn(f64) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pfo_experiment::Window;
     use pfo_protocol::Mhz;
 
     use super::*;
@@ -383,7 +288,13 @@ mod tests {
         let planned_with = PlannedWith {
             profile: "p.csv".to_owned(),
             profile_origin: Origin::File,
-            p2p_power: PlannedPower::of_waits(&pfo_planner::Watts(83.6).into()),
+            p2p_power: PlannedPower {
+                watts: 83.6,
+                by_stage_w: None,
+                by_mhz: None,
+                by_stage_by_mhz: None,
+                origin: PowerOrigin::Waits,
+            },
             late_s: 0.015,
             transfer_s: 0.004,
             transfers: Transfers::Given,
@@ -414,7 +325,7 @@ mod tests {
             tried("first", Verdict::TooSlow, true, interval(0.012, 0.0005)),
             tried("second", Verdict::Kept, true, interval(0.0025, 0.0005)),
         ]);
-        let text = report.render(Look::default());
+        let text = render(&report, Look::default());
         for words in [
             "2.000 s and 1.000 kJ",
             "+1.20 %  (+1.15 to +1.25 %)",
@@ -442,7 +353,7 @@ mod tests {
         });
         let mut report = report(Vec::new());
         report.useful_clocks = Some(useful);
-        let text = report.render(Look::default());
+        let text = render(&report, Look::default());
         for words in [
             "held back at 1245 to 1260 MHz where 1410 MHz was asked for",
             "+0.01 % (-0.01 to +0.03 %) longer and saves 1.2 % (1.0 to 1.4 %)",
@@ -451,7 +362,7 @@ mod tests {
         }
         clocks.asked_mhz = Mhz(1380);
         report.useful_clocks = Some(clocks);
-        let text = report.render(Look::default());
+        let text = render(&report, Look::default());
         assert!(text.contains("held back at 1260 MHz where 1380 MHz"), "{text}");
     }
 
@@ -464,7 +375,7 @@ mod tests {
         ] {
             for certain in [false, true] {
                 let tried = tried("p", verdict, certain, interval(0.003, 0.01));
-                let text = report(vec![tried]).render(Look::default());
+                let text = render(&report(vec![tried]), Look::default());
                 assert_eq!(text.contains(doubt), !certain, "{text}");
             }
         }

@@ -12,3 +12,4 @@ pub(crate) mod sample;
 pub(crate) mod savings;
 pub(crate) mod status;
 pub(crate) mod sweep;
+pub(crate) mod tune;

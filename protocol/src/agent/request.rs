@@ -18,6 +18,7 @@ use crate::agent::sample::SamplePage;
 use crate::agent::savings::{SavingsQuery, SavingsReport};
 use crate::agent::status::{AgentStatus, FrontierStatus, GuardStatus};
 use crate::agent::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepOrder, SweepStatus};
+use crate::agent::tune::{TuneOrder, TuneReport, TuneStatus};
 use crate::clock_table::ClockTable;
 use crate::job::{JobSelector, SwapTarget, Swapped};
 use crate::range::within;
@@ -211,6 +212,22 @@ pub enum AgentRequest {
         /// The partition; none if the job has ended.
         partition: Option<PartitionName>,
     },
+    /// Find a plan for a job, prove it on the job, and leave the job running it. The tune continues
+    /// without the connection, and over restarts of both daemons.
+    TuneStart(TuneOrder),
+    /// How far the tune of a job is, as soon as its status is no longer the one with this number.
+    TuneWatch {
+        /// The job.
+        job: JobSelector,
+        /// The number of the status that the peer has; 0 for none.
+        seen: u64,
+    },
+    /// End the tune of a job, which changes to default clocks.
+    TuneStop(JobSelector),
+    /// Every tune that the peer may see.
+    Tunes,
+    /// What the tune of a job has measured and decided, once it is over.
+    TuneRead(JobSelector),
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -299,6 +316,12 @@ pub enum AgentResponse {
     Begins(Option<PlanStatus>),
     /// To [`AgentRequest::OrderRead`], in the order of the ranks.
     Order(Vec<RankOrder>),
+    /// To [`AgentRequest::TuneStart`], [`AgentRequest::TuneWatch`] and [`AgentRequest::TuneStop`].
+    Tune(Box<TuneStatus>),
+    /// To [`AgentRequest::Tunes`], by owner and job.
+    Tunes(Vec<TuneStatus>),
+    /// To [`AgentRequest::TuneRead`].
+    TuneReport(Box<TuneReport>),
 }
 
 #[cfg(test)]
@@ -308,6 +331,7 @@ mod tests {
     use super::*;
     use crate::agent::sample::{Doubt, InstructionSample};
     use crate::agent::sweep::{ProfileKey, SweepSettings};
+    use crate::agent::tune::{TuneEnd, TuneState};
     use crate::codec;
     use crate::message::{ClientMessage, DaemonMessage};
 
@@ -415,6 +439,58 @@ mod tests {
             30, 0, 0, 0, 0, 0, 0, 0,                        // stride, lowest clock, in MHz
             0,                                              // no limit of the slowdown
             1,                                              // reuse
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_the_requests_about_tunes_are_the_documented_ones() {
+        let (terms, profile, order) = (b"{}".to_vec(), Some(vec![7]), None);
+        let start = AgentRequest::TuneStart(TuneOrder { job: job(), terms, profile, order });
+        #[rustfmt::skip]
+        assert_eq!(frame(start), [
+            35, 0, 0, 0,  1, 0,  5, 0,
+            36, 0, 0, 0,                                    // tune start
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}',             // terms
+            1, 1, 0, 0, 0, 0, 0, 0, 0, 7,                   // some profile
+            0,                                              // no order
+        ]);
+        #[rustfmt::skip]
+        assert_eq!(frame(AgentRequest::TuneWatch { job: job(), seen: 9 }), [
+            22, 0, 0, 0,  1, 0,  5, 0,
+            37, 0, 0, 0,                                    // tune watch
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            9, 0, 0, 0, 0, 0, 0, 0,                         // the status that was seen
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_tunes_status_are_the_documented_ones() {
+        let status = TuneStatus {
+            job: "j".parse().unwrap(),
+            uid: Uid(7),
+            changed: 3,
+            state: TuneState::Ended(TuneEnd::Kept),
+            now: "n".into(),
+            done: 1.5,
+            remaining_s: None,
+            saving: Some(1.5),
+            remarks: vec!["r".into()],
+        };
+        let tune = AgentResponse::Tune(Box::new(status));
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::AgentResponse(tune).to_frame().unwrap(), [
+            77, 0, 0, 0,  1, 0,  134, 0,
+            25, 0, 0, 0,                                    // tune
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 7, 0, 0, 0,       // job, uid
+            3, 0, 0, 0, 0, 0, 0, 0,                         // changes
+            6, 0, 0, 0, 0, 0, 0, 0,                         // ended: kept
+            1, 0, 0, 0, 0, 0, 0, 0, b'n',                   // what is being done
+            0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                   // how much of it
+            0,                                              // for how long is not known
+            1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some saving
+            1, 0, 0, 0, 0, 0, 0, 0,                         // one remark
+            1, 0, 0, 0, 0, 0, 0, 0, b'r',
         ]);
     }
 

@@ -6,7 +6,8 @@ use pfo_protocol::{
     GpuListing, GpuName, Instruction, JobSelector, LeaseTarget, Mhz, Notice, P2pTarget, Pid,
     PlanStatus, PlannedUnit, Predicted, Rank, Refusal, RefusalCode, Request, Response, SettleTime,
     SettleTimes, StoredProfile, SwapTarget, Swapped, SweepControl, SweepOrder, SweepSettings,
-    TapBatch, TapRecord, ThrottledNs, TrialLength, TrialRun, Uid, Unit, User,
+    TapBatch, TapRecord, ThrottledNs, TrialLength, TrialRun, TuneEnd, TuneOrder, TuneState,
+    TuneStatus, Uid, Unit, User,
 };
 
 use crate::recorded_frames::{Recorded, to_client, to_daemon};
@@ -331,6 +332,22 @@ fn to_agent() -> Vec<Recorded> {
                 wait: true,
             },
         ),
+        request(
+            "tune-start",
+            "tune a job within a slowdown of 1 %",
+            AgentRequest::TuneStart(TuneOrder {
+                job: job(),
+                terms: br#"{"max_slowdown": 0.01}"#.to_vec(),
+                profile: None,
+                order: None,
+            }),
+        ),
+        request(
+            "tune-watch",
+            "the next change of the status of a tune",
+            AgentRequest::TuneWatch { job: job(), seen: 7 },
+        ),
+        request("tune-stop", "end the tune of a job", AgentRequest::TuneStop(job())),
     ]
 }
 
@@ -354,5 +371,25 @@ fn from_agent() -> Vec<Recorded> {
             "a stored profile answers the sweep",
             DaemonMessage::AgentResponse(AgentResponse::Reused(profile)),
         ),
+        to_client(
+            "tune",
+            "a tune that could not continue",
+            DaemonMessage::AgentResponse(AgentResponse::Tune(Box::new(tune()))),
+        ),
     ]
+}
+
+fn tune() -> TuneStatus {
+    let refusal = Refusal::new(RefusalCode::UnknownJob, "user 1000 has no job llama-7b", "");
+    TuneStatus {
+        job: "llama-7b".parse().unwrap(),
+        uid: Uid(1000),
+        changed: 12,
+        state: TuneState::Ended(TuneEnd::Failed(refusal)),
+        now: "proving pfo 1, turn 3 of 8".into(),
+        done: 0.25,
+        remaining_s: Some(95.5),
+        saving: None,
+        remarks: vec!["pfod does not answer; retrying for up to 5 min 0 s".into()],
+    }
 }

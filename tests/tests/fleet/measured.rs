@@ -7,7 +7,7 @@ use pfo_tests::{Identity, STAGES, kept_plan};
 use serde_json::Value;
 
 use super::cluster::JOB;
-use super::staged::MICROBATCHES;
+use super::staged::{MICROBATCHES, compare};
 use super::trained::{REPLICAS, Trained};
 
 const RANKS: usize = STAGES as usize * REPLICAS;
@@ -57,7 +57,7 @@ pub(crate) fn p2p_power(trained: &Trained, watts: f64) {
 pub(crate) fn power_limits(trained: &Trained) {
     let loosely = ["--max-slowdown", "60%", "--steps", "3", "--search-steps", "1"];
     let zeus = ["--policy", "zeus-global", "--zeus-eta", "1", "--power-step-w", "100"];
-    let report = trained.tune(1, &[&zeus[..], &loosely].concat());
+    let report = compare(&trained.nodes[1], &[&zeus[..], &loosely].concat());
     let kept: Vec<u32> = serde_json::from_value(report["kept"]["power_limits_w"].clone()).unwrap();
     assert_eq!(kept.len(), STAGES as usize, "{report}");
     trained.assert_all_run(&report["kept"]["label"]);

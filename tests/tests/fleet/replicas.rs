@@ -14,7 +14,7 @@ use super::swept::until_swept_within;
 use super::trained::{REPLICAS, Trained};
 
 /// Sweeps a few clocks, and keeps a plan that saves whatever else the machine does.
-const SHORT: [&str; 6] = ["--max-slowdown", "50%", "--sweep-stride", "350", "--sweep-steps", "3"];
+const SHORT: [&str; 6] = ["--max-slowdown", "50%", "--set", "sweep_stride=350", "--set", "sweep_steps=3"];
 
 #[test]
 fn replicas_over_four_nodes_are_tuned_and_measured_as_a_job_of_one_node() {
@@ -101,9 +101,10 @@ fn replicas_over_four_nodes_save_what_is_possible_and_as_much_as_on_one() {
         let csv = &csv;
         move |trained: &Trained| {
             let file = trained.nodes[node].plan_file("profile.csv", csv.as_bytes());
-            let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
-            let given = ["--profile", &file, "--microbatches", &microbatches];
-            let within = ["--p2p-power", &power, "--max-slowdown", "4%"];
+            let microbatches = format!("microbatches={MICROBATCHES}");
+            let power = format!("p2p_power_w=[{}]", P2P_POWER.0);
+            let given = ["--profile", &file, "--set", &microbatches];
+            let within = ["--set", &power, "--max-slowdown", "4%"];
             let report = trained.tune(node, &[given, within].concat());
             let kept = kept_plan(&report);
             assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");

@@ -93,7 +93,7 @@ fn comparisons_of_all_nodes_are_in_every_ledger_once_and_no_joule_is_in_two() {
 #[test]
 fn what_tune_compares_is_in_the_ledger_of_every_node() {
     let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
-    let short = ["--max-slowdown", "50%", "--sweep-stride", "350", "--sweep-steps", "2"];
+    let short = ["--max-slowdown", "50%", "--set", "sweep_stride=350", "--set", "sweep_steps=2"];
     let report = staged.tune(3, &[&short[..], &["--no-guard"]].concat());
     let label = report["kept"]["label"].as_str().unwrap();
     until_compared(&staged, label, |count| count >= 2);

@@ -130,8 +130,16 @@ pub(crate) fn frontier(node: &Node, slower: &str) -> [String; 2] {
 
 /// Tunes the training, asked on a node; returns the report of what was kept.
 pub(crate) fn tune(node: &Node, arguments: &[&str]) -> Value {
-    let tune = [&["tune", JOB, "--rounds", "2", "--json"], arguments].concat();
-    let ran = node.pfoctl(&Identity::own(), &tune);
+    tuned(node, &[&["tune", JOB, "--set", "rounds=2", "--json"], arguments].concat())
+}
+
+/// The same with the plans of another system.
+pub(crate) fn compare(node: &Node, arguments: &[&str]) -> Value {
+    tuned(node, &[&["compare", "tune", JOB, "--rounds", "2", "--json"], arguments].concat())
+}
+
+fn tuned(node: &Node, command: &[&str]) -> Value {
+    let ran = node.pfoctl(&Identity::own(), command);
     // On a busy machine step times may scatter too much for certainty.
     assert!(matches!(ran.code, Some(0 | 6)), "{ran:?}");
     ran.json()

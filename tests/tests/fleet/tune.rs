@@ -13,8 +13,9 @@ fn a_job_over_four_nodes_saves_what_is_possible_within_the_slowdown_asked_for() 
     let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
     let csv = true_profile(TIME_SCALE);
     let file = staged.nodes[1].plan_file("profile.csv", csv.as_bytes());
-    let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
-    let given = ["--profile", &file, "--microbatches", &microbatches, "--p2p-power", &power];
+    let microbatches = format!("microbatches={MICROBATCHES}");
+    let power = format!("p2p_power_w=[{}]", P2P_POWER.0);
+    let given = ["--profile", &file, "--set", &microbatches, "--set", &power];
     let report = staged.tune(1, &[&given[..], &["--max-slowdown", "4%"]].concat());
     let kept = kept_plan(&report);
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
@@ -31,7 +32,7 @@ fn a_job_over_four_nodes_saves_what_is_possible_within_the_slowdown_asked_for() 
 #[test]
 fn a_job_over_four_nodes_is_swept_and_tuned_with_one_command() {
     let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
-    let short = ["--max-slowdown", "50%", "--sweep-stride", "350", "--sweep-steps", "2"];
+    let short = ["--max-slowdown", "50%", "--set", "sweep_stride=350", "--set", "sweep_steps=2"];
     let report = staged.tune(0, &short);
     assert_eq!(report["profile_origin"], "measured", "{report}");
     let power_w = number(&report["p2p_power"]["watts"]);

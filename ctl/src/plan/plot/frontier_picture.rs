@@ -13,7 +13,7 @@ use super::chart::{Chart, draw_legend, small};
 use super::colours::{CHOSEN, FAINT, INK, OURS, PAPER, other};
 use super::picture::{Area, Drawn, Picture, Size};
 use super::points::{Origin, Points};
-use crate::planning::comparison::Cost;
+use pfo_experiment::Cost;
 use crate::status::quantity::{change, joules, percent, seconds};
 
 pub(super) struct FrontierPicture {

@@ -20,7 +20,7 @@ use pfo_planner::{Deadline, Due, Frontier, Plan, Profile, Timeline, WrittenDeadl
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::planning::comparison::Cost;
+use pfo_experiment::Cost;
 use crate::planning::file;
 use crate::planning::replayed::ReplayArguments;
 use crate::progress::Progress;

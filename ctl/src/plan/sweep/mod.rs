@@ -9,7 +9,7 @@ mod contenders;
 mod measured_frontier;
 
 use clap::Args;
-use pfo_protocol::{SamplePage, TrialLength, TrialResult, TrialRun};
+use pfo_protocol::{JobName, SamplePage, TrialLength, TrialResult, TrialRun};
 
 use self::artifact::Dump;
 use self::contenders::Contender;
@@ -22,7 +22,9 @@ use crate::output::Output;
 use crate::planning::plan_file::LabelledPlan;
 use crate::planning::{directory, file};
 use crate::text::harmless;
-use crate::trial::{Held, Interrupt, Measuring, Window, require_every_stage};
+use crate::trial::{
+    Held, Interrupt, Measuring, NoEnergy, TrialError, Window, require_every_stage,
+};
 
 /// Run plans one after another on a running job, and measure time and energy of each
 ///
@@ -58,15 +60,25 @@ pub(crate) struct Sweep {
     #[arg(short, long, value_name = "MEASURED.csv")]
     output: String,
 
-    /// A directory to write in the format of Perseus' artifact, `N.prof.json` and `N.sched.json`,
-    /// with default clocks as the first pair. A rank has its mean share of the energy of each step,
-    /// an instruction what the counter rose by; pfo-agent is required, and all ranks on this node
-    #[arg(long, value_name = "DIR")]
-    perseus: Option<String>,
-
     /// Print JSON: default clocks and each plan, measured and predicted
     #[arg(long)]
     json: bool,
+}
+
+/// Run plans one after another on a running job, and write what they took as Perseus' artifact does
+///
+/// As `pfoctl plan sweep`, with each instruction by itself: pfo-agent is required, and all ranks on this
+/// node.
+#[derive(Args)]
+pub(crate) struct PerseusSweep {
+    #[command(flatten)]
+    sweep: Sweep,
+
+    /// A directory to write in the format of Perseus' artifact, `N.prof.json` and `N.sched.json`,
+    /// with default clocks as the first pair. A rank has its mean share of the energy of each step,
+    /// an instruction what the counter rose by
+    #[arg(long, value_name = "DIR")]
+    perseus: String,
 }
 
 /// What was measured so far.
@@ -87,24 +99,44 @@ fn windows<D: Measuring>(
     Ok((D::windows(&held.trial(run, length)?).clone(), Vec::new()))
 }
 
+/// Time and energy of the steps of a trial.
+fn window_of(job: &JobName, trial: &TrialResult) -> Result<Window, TrialError> {
+    Window::of(trial).map_err(|NoEnergy| TrialError::NoEnergy { job: job.clone() })
+}
+
+impl PerseusSweep {
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        self.sweep.run_to(Some(&self.perseus), daemons, output)
+    }
+}
+
 impl Sweep {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        self.run_to(None, daemons, output)
+    }
+
+    fn run_to(
+        &self,
+        perseus: Option<&str>,
+        daemons: &Daemons,
+        output: &mut Output,
+    ) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
         let interrupt = Interrupt::prepare()?;
         if !is_measured_whole(daemons, &self.job) {
             require_every_stage(daemons, &self.job)?;
         }
         let what = "measuring default clocks";
-        if self.perseus.is_some() {
+        if perseus.is_some() {
             let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
             let trial = |held: &mut Held<Agent>, run: &TrialRun, length| {
                 let (recorded, pages) = held.trial_with_samples(run, length)?;
                 Ok((recorded.trial, pages))
             };
-            return self.sweep(held, trial, &contenders, output);
+            return self.sweep(held, trial, (&contenders, perseus), output);
         }
         let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
-        self.sweep(held, windows, &contenders, output)
+        self.sweep(held, windows, (&contenders, None), output)
     }
 
     /// Measures, and writes whatever could be measured.
@@ -112,18 +144,18 @@ impl Sweep {
         &self,
         mut held: Held<'a, D>,
         trial: impl Fn(&mut Held<'a, D>, &TrialRun, TrialLength) -> Result<Measured, Error>,
-        contenders: &[Contender],
+        (contenders, perseus): (&[Contender], Option<&str>),
         output: &mut Output,
     ) -> Result<(), Error> {
         let (baseline, pages) = trial(&mut held, &TrialRun::DefaultClocks, self.length())?;
         let mut measured = Measurements {
-            frontier: MeasuredFrontier::new(&Window::of(held.job(), &baseline)?),
+            frontier: MeasuredFrontier::new(&window_of(held.job(), &baseline)?),
             windows: vec![Dump::of(None, &baseline, &pages)],
         };
         let ended = self.measure(&mut held, trial, contenders, &mut measured);
         let ended = ended.and_then(|()| held.let_go());
         let Measurements { frontier, windows } = measured;
-        if let Some(name) = &self.perseus {
+        if let Some(name) = perseus {
             directory::write(name, artifact::files(&windows))?;
         }
         if self.json {
@@ -159,7 +191,7 @@ impl Sweep {
                     "pfoctl: {label}: {mismatched} steps of ranks did not follow the plan"
                 ));
             }
-            let window = Window::of(held.job(), &trial)?;
+            let window = window_of(held.job(), &trial)?;
             measured.frontier.add(MeasuredPlan::new(contender, &window, trial.ranks.len()));
             measured.windows.push(Dump::of(Some(contender), &trial, &pages));
             // After each plan, so that even SIGKILL costs only the plan that runs.

@@ -40,7 +40,7 @@ fn snapshot() -> Snapshot {
         users: [(pfod.jobs[0].uid, "alice".to_owned())].into(),
         waits: waits.collect(),
         plan: Some((key, table)),
-        both: Both { pfod, agent: Ok(agent) },
+        both: Both { pfod, agent: Ok(agent), tunes: Vec::new() },
     }
 }
 

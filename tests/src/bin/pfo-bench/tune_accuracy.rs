@@ -33,8 +33,8 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     training.until_leased(&node);
     training.until_step(&node, 1);
     let slowdown = format!("{}%", 100.0 * MAX_SLOWDOWN);
-    let tune = ["tune", JOB, "--max-slowdown", &slowdown, "--sweep-steps", "2", "--json"];
-    let short = ["--sweep-stride", "600", "--rounds", "2", "--steps", "4"];
+    let tune = ["tune", JOB, "--max-slowdown", &slowdown, "--set", "sweep_steps=2", "--json"];
+    let short = ["--set", "sweep_stride=600", "--set", "rounds=2", "--steps", "4"];
     let length = extent.of(&[][..], &short);
     let found = node.pfoctl(&user, &[&tune[..], length].concat()).json();
     training.stop();

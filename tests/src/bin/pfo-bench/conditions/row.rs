@@ -163,9 +163,9 @@ impl Tuned {
 fn tune(node: &Node, user: &Identity, stride_mhz: u32, plan: &str, extent: Extent) -> Result<Ran> {
     let slowdown = format!("{}%", 100.0 * MAX_SLOWDOWN);
     let tune = ["tune", JOB, "--max-slowdown", &slowdown, "--json", "--no-guard", "-o", plan];
-    let stride_mhz = extent.of(stride_mhz, 300).to_string();
-    let sweep = ["--sweep-steps", extent.of("3", "2"), "--sweep-stride", &stride_mhz];
-    let proof = ["--rounds", "2", "--steps", extent.of("5", "3")];
+    let stride = format!("sweep_stride={}", extent.of(stride_mhz, 300));
+    let sweep = ["--set", extent.of("sweep_steps=3", "sweep_steps=2"), "--set", &stride];
+    let proof = ["--set", "rounds=2", "--steps", extent.of("5", "3")];
     let child = node.begin_pfoctl(user, &[&tune[..], &sweep, &proof].concat());
     wait(child)
 }

@@ -1,0 +1,84 @@
+//! What some steps of a job took.
+
+use pfo_protocol::TrialResult;
+
+/// Time and energy of each measured step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Window {
+    /// In seconds.
+    pub times_s: Vec<f64>,
+    /// In joules, of all ranks together.
+    pub energies_j: Vec<f64>,
+}
+
+/// The energy of a step is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a GPU has no energy counter, or it was not read in time")]
+pub struct NoEnergy;
+
+impl Window {
+    /// The steps of a trial, all of its ranks together.
+    ///
+    /// # Errors
+    /// If the energy of a step is not known.
+    pub fn of(trial: &TrialResult) -> Result<Self, NoEnergy> {
+        let energies: Option<Vec<f64>> = trial.steps.iter().map(|step| step.energy_j).collect();
+        Ok(Self {
+            times_s: trial.steps.iter().map(|step| step.time_s).collect(),
+            energies_j: energies.ok_or(NoEnergy)?,
+        })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.times_s.len()
+    }
+
+    /// What a step took on average, in seconds.
+    #[must_use]
+    pub fn time_s(&self) -> f64 {
+        mean(&self.times_s)
+    }
+
+    /// What a step took on average, in joules.
+    #[must_use]
+    pub fn energy_j(&self) -> f64 {
+        mean(&self.energies_j)
+    }
+
+    /// The standard deviation of a step's time.
+    #[must_use]
+    pub fn time_sd_s(&self) -> f64 {
+        deviation(&self.times_s)
+    }
+
+    /// The standard deviation of a step's energy.
+    #[must_use]
+    pub fn energy_sd_j(&self) -> f64 {
+        deviation(&self.energies_j)
+    }
+}
+
+/// The mean; not a number of no values.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The standard deviation of what these values are drawn from; 0 of a single one.
+fn deviation(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / (values.len().max(2) - 1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deviation_is_that_of_what_the_values_are_drawn_from() {
+        assert!((deviation(&[1.0, 2.0, 3.0, 4.0, 5.0]) - 2.5_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(deviation(&[1.0]), 0.0);
+    }
+}

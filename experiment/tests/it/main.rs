@@ -1,0 +1,4 @@
+//! Experiments on a job that is played, in tokio's paused time.
+
+mod played;
+mod tune;

@@ -197,6 +197,8 @@ class Pipeline:
         schedule: str,
         order: Optional[bytes],
         chunks: int,
+        microbatch_group: Optional[int],
+        extra_warm_up: bool,
         memory_limit: Sequence[int],
         fixed: Sequence[str],
         transfer_ms: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from pfo_gpu.integrations import pipelining
-from pfo_gpu.integrations.telling import refuse, refuse_unknown
+from pfo_gpu.integrations.reporting import refuse, refuse_unknown
 from pfo_gpu.session import Session
 
 

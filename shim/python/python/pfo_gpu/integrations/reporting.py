@@ -12,95 +12,149 @@ from collections.abc import Mapping
 from types import MethodType
 from typing import Any, Callable, Optional
 
+from pfo_gpu import _native, cuda
 from pfo_gpu.instruction import Name
 from pfo_gpu.integrations import releases
+from pfo_gpu.integrations.accounts import Account, difference, nothing_of
 from pfo_gpu.session import Session
 
 Run = Callable[..., Any]
 Swap = tuple[Any, str, Any]
 
 
-class Telling:
-    """Reports the steps and instructions that it is put around to a session.
+class Reporter(_native.Reporter):
+    """Reports the steps and instructions that it is put around to a session, and accounts for each step.
 
-    An instruction outside a step belongs to an evaluation and is not reported. ``distribution`` is what the
-    framework is called on PyPI.
+    An instruction outside a step belongs to an evaluation and is not reported.
+
+    Args:
+        framework: What warnings call what is followed.
+        session: The session.
+        distribution: What the framework is called on PyPI.
+        account: How to account for a step, unless :meth:`step` says how.
     """
 
-    def __init__(self, framework: str, session: Session, distribution: str) -> None:
+    session: Session
+
+    def __init__(
+        self,
+        framework: str,
+        session: Session,
+        distribution: str,
+        account: Account = Account(),
+    ) -> None:
         self.session = session
-        self.in_step = False
-        self.in_instruction = False
         self._framework = framework
         self._distribution = distribution
-        self._silent = False
-        self._has_told = False
-        self._misses_session = False
+        self.account = account
+        self._reported: set[str] = set()
+        self._is_interrupted = False
+        self._has_reported = False
+        # Whether a method that runs a step has been called and has not returned.
+        self._runs_step = False
 
     def begin_step(self) -> None:
-        if self._silent:
+        if self.silent:
             return
         # What interrupts a training tells no end.
+        self._is_interrupted = self._is_interrupted or self.in_instruction
         self.end_step()
-        if self.session.was_replaced and not self._misses_session:
-            self._misses_session = True
-            logging.getLogger("pfo_gpu").warning(
+        if self.session.was_replaced:
+            self._report_once(
+                "replaced",
                 "%s is not reported any more: another session of the same rank has replaced its own; where several"
                 " are followed, give the session of the first to the others (session=)",
                 self._framework,
             )
-        self.in_step = True
-        self.session.step_begin()
+        self._is_interrupted = False
+        self._step_begin()
 
     def end_step(self) -> None:
         if self.in_step:
-            self.in_step = self.in_instruction = False
-            self.session.step_end()
-            if not self._has_told:
-                self._has_told = True
-                logging.getLogger("pfo_gpu").warning(
-                    "%s is followed, but ran no forward or backward in its first step; this release of it may not be"
-                    " supported (%s)",
+            self._step_end()
+            if not self._is_interrupted:
+                self._account()
+
+    def interrupt_step(self) -> None:
+        """Leaves the step that goes on out of the account: it has failed."""
+        self._is_interrupted = True
+
+    def _account(self) -> None:
+        """Says once of each kind of instruction that the step that has ended did not report it as often as it ran."""
+        try:
+            counts = dict(self.counts())
+            expected = self.account.expected()
+            if expected is None:
+                found = nothing_of(counts, self._has_reported)
+            else:
+                found = difference(counts, expected)
+            self._has_reported = self._has_reported or not found
+            if found:
+                self._report_once(
+                    ", ".join(found),
+                    "%s is followed, but a step of it is not reported as it ran: %s. What is missing is neither"
+                    " measured nor planned. %s (%s)",
                     self._framework,
+                    ", ".join(found.values()),
+                    self.account.reason() or "This release of it may not be supported.",
                     releases.in_words(self._distribution),
                 )
+        except Exception as error:
+            self._report_once("account", "the steps of %s cannot be accounted for: %r", self._framework, error)
 
-    def begin(self, name: Name, microbatch: Optional[int] = None, chunk: int = 0) -> None:
-        if self.in_step and not self._silent:
-            # The optimizer is found by other ways than what it optimizes.
-            self._has_told = self._has_told or name.startswith(("forward", "backward"))
-            self.in_instruction = True
-            self.session.instruction_begin(name, microbatch, chunk)
+    def _began_outside(self, name: str) -> None:
+        """Is called of an instruction that begins outside a step."""
+        if _computes_gradients():
+            self._report_once(
+                "outside",
+                "%s computes a %s outside the steps that are followed, so that it is neither measured nor planned;"
+                " call follow before anything keeps its step, and run each step by that",
+                self._framework,
+                name,
+            )
 
-    def end(self) -> None:
-        if self.in_step and not self._silent:
-            self.in_instruction = False
-            self.session.instruction_end()
+    def _report_once(self, what: str, text: str, *arguments: object) -> None:
+        if what not in self._reported and len(self._reported) < _MOST_REPORTS:
+            self._reported.add(what)
+            logging.getLogger("pfo_gpu").warning(text, *arguments)
 
     def instruction(self, name: Name, run: Run, chunk: int = 0) -> Run:
         """A function that runs and reports an instruction, whose microbatches are counted."""
+        return _native.InstructionCall(self, run, name, chunk)
 
-        def told(*arguments: Any, **named: Any) -> Any:
-            self.begin(name, chunk=chunk)
-            try:
+    def step(
+        self,
+        run: Run,
+        *,
+        goes_on: bool = False,
+        is_training: Callable[[], bool] = lambda: True,
+        account: Optional[Account] = None,
+    ) -> Run:
+        """A function that runs and reports a training step, which goes on until ``end_step`` if that is said.
+
+        A step inside a step is a part of it, and one that is no training is not reported.
+        """
+        runs_alone = self.evaluation(run)
+
+        def reported(*arguments: Any, **named: Any) -> Any:
+            if self.silent or self._runs_step:
                 return run(*arguments, **named)
-            finally:
-                self.end()
-
-        return told
-
-    def step(self, run: Run, goes_on: bool = False) -> Run:
-        """A function that runs and reports a training step, which goes on until ``end_step`` if that is said."""
-
-        def told(*arguments: Any, **named: Any) -> Any:
+            if not is_training():
+                return runs_alone(*arguments, **named)
             self.begin_step()
+            self.account = account or self.account
+            self._runs_step = True
             try:
                 return run(*arguments, **named)
+            except BaseException:
+                self.interrupt_step()
+                raise
             finally:
+                self._runs_step = False
                 if not goes_on:
                     self.end_step()
 
-        return told
+        return reported
 
     def training(self, run: Run) -> Run:
         """A function after which no step goes on, even if it is interrupted."""
@@ -108,6 +162,9 @@ class Telling:
         def ended(*arguments: Any, **named: Any) -> Any:
             try:
                 return run(*arguments, **named)
+            except BaseException:
+                self.interrupt_step()
+                raise
             finally:
                 self.end_step()
 
@@ -117,16 +174,29 @@ class Telling:
         """A function of which nothing is reported, even if it runs a step."""
 
         def untold(*arguments: Any, **named: Any) -> Any:
-            self._silent = True
+            before, self.silent, session = self.silent, True, self.session
+            session._quiet += 1
             try:
                 return run(*arguments, **named)
             finally:
-                self._silent = False
+                session._quiet -= 1
+                self.silent = before
 
         return untold
 
 
-class Told:
+# Of one followed object.
+_MOST_REPORTS = 20
+
+
+def _computes_gradients() -> bool:
+    """Whether PyTorch, if there is one, records what it computes for a backward."""
+    torch = cuda.pytorch()
+    enabled = getattr(torch, "is_grad_enabled", None)
+    return True if enabled is None else bool(enabled())
+
+
+class Reported(_native.Reported):
     """A method, or a function, that is also reported.
 
     A deep copy or a pickle of its owner has the method itself, of the copy: it acts on the copy, and is reported to
@@ -135,14 +205,10 @@ class Told:
 
     __wrapped__: Run
 
-    def __init__(self, run: Run, telling: Telling, tells: Run) -> None:
+    def __init__(self, run: Run, reporter: Reporter, tells: Run) -> None:
         functools.update_wrapper(self, run)
         self.run = run
-        self.telling = telling
-        self.tells = tells
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self.tells(*arguments, **named)
+        self.reporter = reporter
 
     @property
     def __self__(self) -> Any:
@@ -160,7 +226,7 @@ class Told:
         if not isinstance(run, MethodType):
             # It has no parameter for its owner.
             del function.__wrapped__
-        function.pfo_told = self  # type: ignore[attr-defined]
+        function.pfo_reported = self  # type: ignore[attr-defined]
         return function
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -171,31 +237,31 @@ class Told:
         return self.run.__reduce__() if isinstance(self.run, MethodType) else (functools.partial, (self.run,))
 
 
-def told_of(run: object) -> Optional[Told]:
+def reported_of(run: object) -> Optional[Reported]:
     """What is reported of this, even if a scheduler of learning rates has put its own function around it."""
-    told = run if isinstance(run, Told) else getattr(run, "pfo_told", None)
-    return told if isinstance(told, Told) else None
+    told = run if isinstance(run, Reported) else getattr(run, "pfo_reported", None)
+    return told if isinstance(told, Reported) else None
 
 
 def plain(run: Run) -> Run:
     """This without what reports it."""
-    told = told_of(run)
+    told = reported_of(run)
     return run if told is None else told.run
 
 
-def telling_of(run: object) -> Optional[Telling]:
+def reporter_of(run: object) -> Optional[Reporter]:
     """What reports this already, if something does."""
-    told = told_of(run)
-    return None if told is None else told.telling
+    told = reported_of(run)
+    return None if told is None else told.reporter
 
 
-def put(telling: Telling, owner: Any, name: str, tells: Callable[[Run], Run]) -> list[Swap]:
+def put(reporter: Reporter, owner: Any, name: str, tells: Callable[[Run], Run]) -> list[Swap]:
     """What has a method of an owner reported, instead of by what has reported it so far."""
     run = getattr(owner, name)
-    told = told_of(run)
+    told = reported_of(run)
     if told is None:
-        return [(owner, name, Told(run, telling, tells(run)))]
-    return [(told, "telling", telling), (told, "tells", tells(told.run))]
+        return [(owner, name, Reported(run, reporter, tells(run)))]
+    return [(told, "reporter", reporter), (told, "tells", tells(told.run))]
 
 
 class Hook:
@@ -260,7 +326,7 @@ def require_arguments(rank: dict[str, Any]) -> None:
 def report_to(
     session: Optional[Session],
     described: dict[str, Any],
-    former: Optional[Telling],
+    former: Optional[Reporter],
     swap: Callable[[Session], object],
     refused: Callable[[Exception], None],
 ) -> Optional[Session]:
@@ -285,9 +351,9 @@ def report_to(
     return reported
 
 
-def goes_on(telling: Telling, session: Optional[Session]) -> bool:
+def goes_on(reporter: Reporter, session: Optional[Session]) -> bool:
     """Whether something that is followed already stays as it is when it is to be followed again."""
-    return not telling.session.closed and session in (None, telling.session)
+    return not reporter.session.closed and session in (None, reporter.session)
 
 
 def swap_in(swaps: list[Swap]) -> None:

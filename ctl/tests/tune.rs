@@ -3,8 +3,9 @@
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use crate::fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::fake_daemon::{FakeDaemon, no_jobs};
 use crate::pfoctl::Bench;
+use crate::ran::Ran;
 use pfo_planner::{
     Plan, Prediction, Profile, StagePlan, Timeline, Watts, at_highest_clocks, replay,
 };

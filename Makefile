@@ -13,6 +13,9 @@ WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 BUILD_FOR_TESTS := cargo build --workspace --all-targets
 # .config/nextest.toml says how many run at a time, and which by themselves.
 NEXTEST := cargo nextest run --workspace
+WRITE_SNAPSHOTS := INSTA_UPDATE=always INSTA_FORCE_PASS=1 $(WITH_SIGNALS)
+# The tests across processes that hold what a program prints.
+WITH_SNAPSHOTS = $(shell grep -l assert_printed! tests/tests/*.rs | xargs -n 1 basename -s .rs | paste -sd '|')
 .PHONY: help setup package-tools build programs demo-programs pages install deb rpm demo demo-fleet \
 	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded \
 	wheel-aarch64 packages-aarch64 playground-wheel gpu-kit check-wheel try-playground test-wheel reference \
@@ -132,7 +135,8 @@ quick: format clippy ## Check format and lints, and run the unit tests and snaps
 
 snapshots: ## Write anew what commands are expected to print; look at the difference before you commit it
 	$(BUILD_FOR_TESTS)
-	INSTA_UPDATE=always INSTA_FORCE_PASS=1 $(WITH_SIGNALS) $(NEXTEST) --profile quick
+	$(WRITE_SNAPSHOTS) $(NEXTEST) --profile quick
+	$(WRITE_SNAPSHOTS) $(NEXTEST) -E 'binary(node) & test(/^($(WITH_SNAPSHOTS))::/)'
 
 test: test-rust test-python ## Run every test that requires no root and no container
 
@@ -254,6 +258,7 @@ lint: format clippy rustdoc ## Check format, lints, documentation, dependencies,
 	cargo deny --offline check bans licenses sources
 	scripts/budgets
 	scripts/check-docs
+	scripts/check-snapshots
 	.venv/bin/python scripts/check-manifests
 
 bench: programs wheel ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1

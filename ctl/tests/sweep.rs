@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::fake_daemon::{FakeDaemon, no_jobs};
 use crate::pfoctl::Bench;
+use crate::ran::Ran;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
@@ -107,16 +108,7 @@ fn each_plan_is_measured_and_written_beside_what_it_predicted() {
         other => agent(other),
     });
     let ran = Ran::of(&mut sweep(&daemon, &bench, &["--plans", "3", "--perseus", "dump"]));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    for words in ["default clocks", "plan_00000.json", "10.0 %", "2.020 s", "1.000 kJ"] {
-        assert!(ran.stdout.contains(words), "no {words} in\n{}", ran.stdout);
-    }
-    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
-    let rows: Vec<&str> = csv.lines().skip(1).collect();
-    assert!(
-        rows.len() == 3 && rows.iter().all(|row| row.contains(".json,2.02,900,0,0,4,")),
-        "{csv}"
-    );
+    assert_printed!(ran, bench.text("measured.csv"));
     bench.done(&["plan", "plot", "frontier", "--over", "measured.csv", "-o", "picture.svg"]);
 
     let mut names: Vec<String> = fs::read_dir(bench.path("dump"))
@@ -159,18 +151,13 @@ fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
         }
         agent(request)
     });
-    let child =
-        sweep(&daemon, &bench, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut command = sweep(&daemon, &bench, &[]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     for _ in 0..4 {
         was_asked.recv_timeout(Duration::from_secs(60)).unwrap();
     }
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(130), "{ran:?}");
-    assert!(ran.stderr.contains("job j returns to default clocks"), "{ran:?}");
-    assert!(ran.stdout.contains("plan_00001.json"), "{ran:?}");
-    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert_printed!(Ran::ended(&command, child), bench.text("measured.csv"));
 }
 
 /// Sweeps three plans. From the second trial on, a counter is read too late this many times.
@@ -195,14 +182,13 @@ fn late_for(times: u32) -> (Ran, Bench, u32) {
 #[test]
 fn a_counter_that_is_read_late_twice_costs_two_trials_and_nothing_else() {
     let (ran, bench, trials) = late_for(2);
-    assert_eq!((ran.code, trials), (Some(0), 6), "{ran:?}");
-    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 4, "{csv}");
+    assert_eq!(trials, 6);
+    assert_printed!(ran, bench.text("measured.csv"));
 }
 
 #[test]
 fn a_counter_that_is_never_read_in_time_ends_a_sweep() {
     let (ran, _bench, trials) = late_for(u32::MAX);
-    assert_eq!((ran.code, trials), (Some(1), 4), "{ran:?}");
-    assert!(ran.stderr.contains("the energy of the steps of job j is not known"), "{ran:?}");
+    assert_eq!(trials, 4);
+    assert_printed!(ran);
 }

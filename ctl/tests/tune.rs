@@ -12,7 +12,8 @@ use pfo_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::fake_daemon::{FakeDaemon, no_jobs};
+use crate::ran::Ran;
 use crate::pfoctl::Bench;
 
 fn status(changed: u64, state: TuneState) -> TuneStatus {

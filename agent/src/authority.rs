@@ -369,8 +369,7 @@ mod tests {
         let uid = Some(Uid(5));
         let job = JobSelector { job: "j".parse().unwrap(), uid };
         let (terms, profile, order) = (Vec::new(), None, None);
-        let start =
-            AgentRequest::TuneStart(TuneOrder { job: job.clone(), terms, profile, order });
+        let start = AgentRequest::TuneStart(TuneOrder { job: job.clone(), terms, profile, order });
         for request in [start, AgentRequest::TuneStop(job.clone())] {
             assert_eq!(needs(&request), Action::ChangePlan(uid));
         }

@@ -40,12 +40,10 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     let Some(MeasuredBy { uid, pid }) = job.measured_by else { return Ok(()) };
     let (what, remedy) = match pid {
         Some(pid) => (format!("user {uid} (process {pid})"), "try again when that is over"),
-        None => {
-            (
+        None => (
             format!("a sweep or a tune that user {uid} began"),
             "`pfoctl profile pause` or `stop` ends a sweep, `pfoctl tune JOB --stop` a tune",
-        )
-        }
+        ),
     };
     let message = format!("{what} holds job {} for measuring", job.job);
     Err(Refusal::new(RefusalCode::LimitReached, message, remedy))

@@ -13,8 +13,8 @@ use pfo_protocol::{
 use serde_json::{Value, json};
 
 use crate::fake_daemon::{FakeDaemon, no_jobs};
-use crate::ran::Ran;
 use crate::pfoctl::Bench;
+use crate::ran::Ran;
 
 fn status(changed: u64, state: TuneState) -> TuneStatus {
     TuneStatus {
@@ -119,8 +119,19 @@ fn ordered(command: &[&str]) -> TuneOrder {
 #[test]
 fn options_and_terms_are_what_the_agent_tunes_with() {
     let order = ordered(&[
-        "tune", "j", "--max-slowdown", "3%", "--steps", "9", "--no-guard", "--profile",
-        "profile.csv", "--set", "rounds=8", "--set", "schedule=gpipe",
+        "tune",
+        "j",
+        "--max-slowdown",
+        "3%",
+        "--steps",
+        "9",
+        "--no-guard",
+        "--profile",
+        "profile.csv",
+        "--set",
+        "rounds=8",
+        "--set",
+        "schedule=gpipe",
     ]);
     let terms: Value = serde_json::from_slice(&order.terms).unwrap();
     assert_eq!(terms["max_slowdown"], 0.03);
@@ -133,15 +144,34 @@ fn options_and_terms_are_what_the_agent_tunes_with() {
 #[test]
 fn a_comparison_tunes_with_another_system_and_each_term_is_an_option() {
     let order = ordered(&[
-        "compare", "tune", "j", "--policy", "zeus-per-stage", "--knob", "clock", "--p2p-power",
-        "80,90", "--schedule", "gpipe", "--transfer-ms", "2", "--sweep-stride", "60",
-        "--envpipe-transfer-ms", "0.7", "--combine", "slowest",
+        "compare",
+        "tune",
+        "j",
+        "--policy",
+        "zeus-per-stage",
+        "--knob",
+        "clock",
+        "--p2p-power",
+        "80,90",
+        "--schedule",
+        "gpipe",
+        "--transfer-ms",
+        "2",
+        "--sweep-stride",
+        "60",
+        "--envpipe-transfer-ms",
+        "0.7",
+        "--combine",
+        "slowest",
     ]);
     let terms: Value = serde_json::from_slice(&order.terms).unwrap();
     assert_eq!((&terms["policy"], &terms["knob"]), (&"zeus-per-stage".into(), &"clock".into()));
     assert_eq!(terms["p2p_power_w"], json!([80.0, 90.0]));
     assert_eq!((&terms["transfer_s"], &terms["sweep_stride"]), (&0.002.into(), &60.into()));
-    assert_eq!((&terms["combine"], &terms["envpipe_transfer_s"]), (&"slowest".into(), &7e-4.into()));
+    assert_eq!(
+        (&terms["combine"], &terms["envpipe_transfer_s"]),
+        (&"slowest".into(), &7e-4.into())
+    );
 }
 
 #[test]

@@ -76,11 +76,7 @@ fn by_clock(powers: &[P2pPower], model: &str, source: P2pSource) -> Option<Power
 
 /// What was measured of a model in one way, by rising clock.
 #[must_use]
-pub fn means_by_clock(
-    powers: &[P2pPower],
-    model: &str,
-    source: P2pSource,
-) -> Vec<MeanPower> {
+pub fn means_by_clock(powers: &[P2pPower], model: &str, source: P2pSource) -> Vec<MeanPower> {
     let mut at: BTreeMap<Mhz, Vec<&P2pPower>> = BTreeMap::new();
     for power in powers.iter().filter(|one| one.model == model && one.source == source) {
         if let Some(mhz) = power.mhz {

@@ -7,11 +7,7 @@ use pfo_protocol::RankOrder;
 ///
 /// # Errors
 /// If the order is not one of the profile.
-pub fn pipeline(
-    order: &Order,
-    profile: &Profile,
-    delays: Delays,
-) -> Result<Pipeline, PlanError> {
+pub fn pipeline(order: &Order, profile: &Profile, delays: Delays) -> Result<Pipeline, PlanError> {
     match order.named(profile).filter(|_| order.fixed().is_empty()) {
         Some((schedule, chunks)) => {
             let settings = Settings { chunks, delays, ..Settings::default() };
@@ -88,9 +84,7 @@ mod tests {
         use Instruction::{Backward, Forward, OptimizerStep};
 
         let whole = [Forward, Backward];
-        let of = |ranks: &[RankOrder]| {
-            of_ranks(ranks).map(|_| ())
-        };
+        let of = |ranks: &[RankOrder]| of_ranks(ranks).map(|_| ());
         assert_eq!(of(&[rank(0, 0, &whole), rank(2, 1, &whole), rank(1, 0, &whole)]), Ok(()));
         let missing = of(&[rank(2, 1, &whole)]).unwrap_err();
         assert!(missing.ends_with("stage 0 has no rank on this node"), "{missing}");

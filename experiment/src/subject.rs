@@ -84,7 +84,10 @@ impl<'a, B: Bench> Subject<'a, B> {
     }
 
     /// Asks the agent, through a restart of a daemon.
-    pub(crate) async fn agent(&mut self, request: AgentRequest) -> Result<AgentResponse, TuneError> {
+    pub(crate) async fn agent(
+        &mut self,
+        request: AgentRequest,
+    ) -> Result<AgentResponse, TuneError> {
         let mut trouble = Trouble::default();
         loop {
             match self.bench.agent(request.clone(), None).await {

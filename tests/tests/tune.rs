@@ -160,7 +160,8 @@ fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
 fn instructions_as_short_as_a_change_of_clocks_are_tuned_without_being_told_how_long_that_takes() {
     let machine = MachineSetup { set_latency_ms: 8, settle_ms: 23, ..MachineSetup::default() };
     let bench = Bench::on(machine, "0.1");
-    let ran = bench.tune(&["--max-slowdown", "4%", "--set", "rounds=2"]).wait_with_output().unwrap();
+    let ran =
+        bench.tune(&["--max-slowdown", "4%", "--set", "rounds=2"]).wait_with_output().unwrap();
     let ran = Ran::from(ran);
     let report = ran.json();
     assert!((number(&report["late_s"]) - 0.023).abs() < 0.002, "as it was measured: {report}");

@@ -97,9 +97,7 @@ impl Tuning {
             match phase {
                 Phase::Sweep => clocks == Some(0) && self.locked() > 0,
                 Phase::LaterSweep => clocks == Some(1) && self.locked() > 0,
-                Phase::DefaultClocks => {
-                    job.measured_by.is_some() && job.plan.is_none()
-                }
+                Phase::DefaultClocks => job.measured_by.is_some() && job.plan.is_none(),
                 Phase::Verification => job.plan.is_some_and(|plan| plan.label == "pfo 1"),
             }
         };

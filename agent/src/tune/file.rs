@@ -221,7 +221,8 @@ mod tests {
         let answer = Answer { digest, at: Duration::from_secs(3), message };
         answers.keep(&answer);
         let mut left = files.read();
-        let Some(Left::Unfinished { begun: found, order: ordered, mut answers }) = left.pop() else {
+        let Some(Left::Unfinished { begun: found, order: ordered, mut answers }) = left.pop()
+        else {
             panic!("nothing is left: {left:?}");
         };
         assert_eq!((found, *ordered), (begun(), order()));
@@ -268,8 +269,10 @@ mod tests {
         let path = files.path(&key(), "tune");
         let good = fs::read(&path).unwrap();
         let head = good.iter().position(|byte| *byte == b'\n').unwrap();
-        let other = String::from_utf8(good[..head].to_vec()).unwrap().replace("\"uid\":7", "\"uid\":8");
-        for spoilt in [&good[..head], &good[..good.len() - 1], &[other.as_bytes(), &good[head..]].concat()]
+        let other =
+            String::from_utf8(good[..head].to_vec()).unwrap().replace("\"uid\":7", "\"uid\":8");
+        for spoilt in
+            [&good[..head], &good[..good.len() - 1], &[other.as_bytes(), &good[head..]].concat()]
         {
             fs::write(&path, spoilt).unwrap();
             assert!(files.read().is_empty(), "{}", String::from_utf8_lossy(spoilt));

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use pfo_protocol::{
-    AgentResponse, JobSelector, Refusal, RefusalCode, TuneOrder, TuneState,
-};
+use pfo_protocol::{AgentResponse, JobSelector, Refusal, RefusalCode, TuneOrder, TuneState};
 
 use crate::authority::Permit;
 use crate::front::{Services, away};

@@ -233,7 +233,8 @@ impl Tune {
     }
 
     fn end(&self, tunes: &Tunes, key: &JobKey, tuned: Result<Tuned, TuneError>) {
-        let ended = tuned.map_err(Refusal::from).and_then(|tuned| Ok((end_of(&tuned), report_of(&tuned)?)));
+        let ended =
+            tuned.map_err(Refusal::from).and_then(|tuned| Ok((end_of(&tuned), report_of(&tuned)?)));
         let (end, report) = match ended {
             Ok((end, report)) => (end, Some(report)),
             Err(refusal) => (TuneEnd::Failed(refusal), None),
@@ -330,7 +331,17 @@ fn status_of(begun: &Begun) -> TuneStatus {
     let changed = since_1970.map_or(1, |since| since.as_secs().saturating_mul(1_000_000));
     let now = "looking at the job".to_owned();
     let (state, remarks) = (TuneState::Profile, Vec::new());
-    TuneStatus { job, uid, changed, state, now, done: 0.0, remaining_s: None, saving: None, remarks }
+    TuneStatus {
+        job,
+        uid,
+        changed,
+        state,
+        now,
+        done: 0.0,
+        remaining_s: None,
+        saving: None,
+        remarks,
+    }
 }
 
 fn end_of(tuned: &Tuned) -> TuneEnd {

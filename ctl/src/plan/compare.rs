@@ -12,7 +12,6 @@ use crate::arguments::{Slowdown, number};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::{Look, Output};
-use pfo_experiment::Cost;
 use crate::planning::measured::{Measured, TreatmentArguments};
 use crate::planning::pipeline::PipelineArguments;
 use crate::planning::policy_options::PolicyArguments;
@@ -20,6 +19,7 @@ use crate::progress::Progress;
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table, Tone};
 use crate::text::harmless;
+use pfo_experiment::Cost;
 
 /// Compare plans with the highest clocks, EnvPipe, Zeus and lowtime, all replayed over one profile
 #[derive(Args)]

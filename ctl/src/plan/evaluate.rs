@@ -8,13 +8,13 @@ use crate::arguments::number;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::{Look, Output};
-use pfo_experiment::Cost;
 use crate::planning::file;
 use crate::planning::measured::PrintedWarning;
 use crate::planning::replayed::ReplayArguments;
 use crate::planning::written;
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table};
+use pfo_experiment::Cost;
 
 /// Replay a plan over a measured profile
 #[derive(Args)]

@@ -7,12 +7,12 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::{Look, Output};
-use pfo_experiment::Cost;
 use crate::planning::file;
 use crate::planning::frontier_file::load;
 use crate::planning::replayed::ReplayArguments;
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table, heading};
+use pfo_experiment::Cost;
 
 /// The most rows of a table without --all.
 const MOST_ROWS: usize = 20;

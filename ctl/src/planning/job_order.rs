@@ -27,7 +27,7 @@ fn receive(agent: &mut Connection<Agent>, job: &JobArguments) -> Result<Order, E
         AgentResponse::Order(ranks) => {
             let unknown = |why| Failure::UnknownOrder { job: job.name().clone(), why };
             Ok(of_ranks(&ranks).map_err(unknown)?)
-        },
+        }
         other => Err(agent.unexpected(&other).into()),
     }
 }

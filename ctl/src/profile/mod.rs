@@ -17,8 +17,8 @@ use pfo_protocol::{AgentRequest, AgentResponse, SweepControl};
 
 pub(crate) use self::error::ProfileError;
 pub(crate) use self::sample_rows::named as throttle_reasons;
-pub(crate) use self::source::{ProfileArguments, SweepArguments};
 use self::samples::Samples;
+pub(crate) use self::source::{ProfileArguments, SweepArguments};
 use self::start::Start;
 use self::status::Status;
 use self::stored::{Export, List};

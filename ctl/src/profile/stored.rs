@@ -4,11 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobName, JobSelector, ProfileSelector, StoredProfile,
-    Uid,
+    AgentRequest, AgentResponse, JobName, JobSelector, ProfileSelector, StoredProfile, Uid,
 };
 
-pub(crate) use pfo_experiment::described;
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -16,6 +14,7 @@ use crate::planning::file;
 use crate::status::quantity::span;
 use crate::status::table::{Cell, Table, heading};
 use crate::user;
+pub(crate) use pfo_experiment::described;
 
 /// List the stored profiles
 #[derive(Args)]

@@ -1,8 +1,7 @@
 //! What the agent is asked for a trial, and what it hands out: windows and recordings.
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, RecordedTrial, TrialLength,
-    TrialResult, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, RecordedTrial, TrialLength, TrialResult, TrialRun,
 };
 
 use crate::daemons::{Agent, Daemon};

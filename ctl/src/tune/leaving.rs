@@ -2,8 +2,8 @@
 //! of it, and a lost terminal leaves it running.
 
 use std::io::{IsTerminal, Write, stderr, stdin};
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::thread;
 
 use nix::sys::signal::Signal;

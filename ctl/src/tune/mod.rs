@@ -14,11 +14,11 @@ use pfo_experiment::{Terms, TuneOrder};
 use pfo_protocol::TuneStatus;
 
 pub(crate) use self::error::TuneError;
+use self::leaving::Leaving;
 pub(crate) use self::report::ResultArguments;
+use self::started::begin;
 use self::text::in_words;
 pub(crate) use self::text::lines;
-use self::leaving::Leaving;
-use self::started::begin;
 use self::watching::Watching;
 use crate::arguments::{JobArguments, Slowdown, number};
 use crate::daemons::Daemons;

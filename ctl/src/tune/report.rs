@@ -171,8 +171,7 @@ fn kept_in_words(report: &Report) -> String {
     if let Some(plan) = &report.kept {
         let name = plan_text::name(plan);
         let name = harmless(&name);
-        text +=
-            &format!("Job {job} runs plan {name}; `pfoctl plan rollback {job}` undoes that.\n");
+        text += &format!("Job {job} runs plan {name}; `pfoctl plan rollback {job}` undoes that.\n");
     }
     if let Some(GuardStatus { max_slowdown, .. }) = &report.guard {
         text += &format!(

@@ -4,13 +4,11 @@
 use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
-use pfo_protocol::{
-    AgentRequest, AgentResponse, TuneEnd, TuneReport, TuneState, TuneStatus,
-};
+use pfo_protocol::{AgentRequest, AgentResponse, TuneEnd, TuneReport, TuneState, TuneStatus};
 
+use super::TuneError;
 use super::leaving::{Leaving, Parting};
 use super::report::ResultArguments;
-use super::TuneError;
 use crate::arguments::JobArguments;
 use crate::daemons::{Agent, Connection, ConnectionError, Daemons, Patience};
 use crate::error::Error;

@@ -103,10 +103,8 @@ impl Tuned {
         let frontier = self.frontier.clone().filter(|_| self.report.guard.is_some());
         if let Some(frontier) = frontier.filter(|bytes| bytes.len() <= LARGEST_FRONTIER) {
             let (job, label) = (subject.selector(), "tuned".to_owned());
-            let loaded = subject.agent_within(
-                AgentRequest::FrontierLoad { job, label, frontier },
-                None,
-            );
+            let loaded =
+                subject.agent_within(AgentRequest::FrontierLoad { job, label, frontier }, None);
             self.report.correctable = loaded.await.is_ok();
         }
     }

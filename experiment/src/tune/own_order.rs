@@ -24,20 +24,20 @@ impl<B: Bench> Subject<'_, B> {
     ) -> Result<Option<OwnOrder>, TuneError> {
         let mut trouble = Trouble::default();
         let why = loop {
-            let error = match self.agent_within(AgentRequest::OrderRead(self.selector()), None).await
-            {
-                Ok(AgentResponse::Order(ranks)) => match order::of_ranks(&ranks) {
-                    Ok(order) => {
-                        let described = order::described(&order, profile);
-                        return Ok(Some(OwnOrder { order, described }));
-                    }
-                    Err(why) => {
-                        break format!("the order of job {} is not known: {why}", self.job());
-                    }
-                },
-                Ok(other) => return Err(unexpected(&other)),
-                Err(error) => TuneError::from(error),
-            };
+            let error =
+                match self.agent_within(AgentRequest::OrderRead(self.selector()), None).await {
+                    Ok(AgentResponse::Order(ranks)) => match order::of_ranks(&ranks) {
+                        Ok(order) => {
+                            let described = order::described(&order, profile);
+                            return Ok(Some(OwnOrder { order, described }));
+                        }
+                        Err(why) => {
+                            break format!("the order of job {} is not known: {why}", self.job());
+                        }
+                    },
+                    Ok(other) => return Err(unexpected(&other)),
+                    Err(error) => TuneError::from(error),
+                };
             match &error {
                 TuneError::Refused(refusal) if refusal.code != RefusalCode::ShuttingDown => {
                     break error.to_string();

@@ -4,7 +4,6 @@
 use pfo_planner::{PerStage, Pipeline, PlanError, Policy, Prediction, Stage, Watts};
 use pfo_protocol::{RecordedTrial, TrialRank};
 
-
 /// A rank of each stage; of the first rank's stage where none of these ranks runs the stage.
 pub(crate) fn of_stages(ranks: &[TrialRank], num_stages: u16) -> Vec<&TrialRank> {
     let of = |stage| ranks.iter().find(|rank| rank.stage == stage).or(ranks.first());

@@ -28,8 +28,7 @@ impl<B: Bench> Subject<'_, B> {
     pub(crate) async fn calibrate(&mut self, profile: &[u8]) -> Result<(), TuneError> {
         let status = self.status().await?;
         let job = self.job();
-        let is_its =
-            |gpu: &&GpuStatus| gpu.holder.as_ref().is_some_and(|holder| holder.job == job);
+        let is_its = |gpu: &&GpuStatus| gpu.holder.as_ref().is_some_and(|holder| holder.job == job);
         let models: Vec<_> = status.gpus.iter().filter(is_its).map(|gpu| &gpu.model).collect();
         if models.is_empty() {
             return Ok(());

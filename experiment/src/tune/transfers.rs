@@ -25,16 +25,11 @@ struct Ran {
 }
 
 /// Those of a trial, from its instructions one by one.
-pub(crate) fn of(
-    pipeline: &Pipeline,
-    trial: &TrialResult,
-    samples: &[SamplePage],
-) -> Transfers {
+pub(crate) fn of(pipeline: &Pipeline, trial: &TrialResult, samples: &[SamplePage]) -> Transfers {
     let ran = ran(trial, samples);
     let mut waits_ns = Vec::new();
     for (waiting, awaited) in pipeline.hand_overs() {
-        let Some(receivers) = ran.get(&waiting.stage).and_then(|on| on.get(&unit(&waiting)))
-        else {
+        let Some(receivers) = ran.get(&waiting.stage).and_then(|on| on.get(&unit(&waiting))) else {
             continue;
         };
         for (&(step, _, dp_rank, tp_rank), receiver) in receivers {

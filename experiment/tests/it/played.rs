@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use pfo_experiment::{Bench, BenchError, Progress};
 use pfo_planner::{
-    Due, Deadline, Frontier, Options, Pipeline, Plan, Prediction, Profile, Schedule, StagePlan,
+    Deadline, Due, Frontier, Options, Pipeline, Plan, Prediction, Profile, Schedule, StagePlan,
     Timeline, Watts, at_highest_clocks, replay,
 };
 use pfo_protocol::{
     AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, DpRank, FrontierStatus, GpuUuid,
-    GuardStatus, LeftOut, Mhz, Pid, PlanStatus, ProfileKey, RanUnit, Rank, RankOrder,
-    RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response, Stage, Status,
-    StoredProfile, SweepEnd, SweepOrder, SweepSettings, SweepState, SweepStatus, TpRank,
-    TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, Uid, Unit, WaitPower,
+    GuardStatus, LeftOut, Mhz, Pid, PlanStatus, ProfileKey, RanUnit, Rank, RankOrder, RecordedRank,
+    RecordedTrial, Refusal, RefusalCode, Request, Response, Stage, Status, StoredProfile, SweepEnd,
+    SweepOrder, SweepSettings, SweepState, SweepStatus, TpRank, TrialLength, TrialRank,
+    TrialResult, TrialRow, TrialRun, TrialStep, Uid, Unit, WaitPower,
 };
 use tokio::time::{Instant, sleep};
 
@@ -193,8 +193,7 @@ impl Job {
                 let plans = Frontier::from_bytes(frontier).unwrap().points().len() as u32;
                 let (label, auto) = (label.clone(), false);
                 let (fastest_s, slowest_s, straggler) = (1.0, 2.0, None);
-                let loaded =
-                    FrontierStatus { label, plans, fastest_s, slowest_s, straggler, auto };
+                let loaded = FrontierStatus { label, plans, fastest_s, slowest_s, straggler, auto };
                 AgentResponse::Frontier(loaded)
             }
             other => panic!("asked the agent for {other:?}"),

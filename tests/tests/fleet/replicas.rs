@@ -14,7 +14,8 @@ use super::swept::until_swept_within;
 use super::trained::{REPLICAS, Trained};
 
 /// Sweeps a few clocks, and keeps a plan that saves whatever else the machine does.
-const SHORT: [&str; 6] = ["--max-slowdown", "50%", "--set", "sweep_stride=350", "--set", "sweep_steps=3"];
+const SHORT: [&str; 6] =
+    ["--max-slowdown", "50%", "--set", "sweep_stride=350", "--set", "sweep_steps=3"];
 
 #[test]
 fn replicas_over_four_nodes_are_tuned_and_measured_as_a_job_of_one_node() {

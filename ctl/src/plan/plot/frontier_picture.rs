@@ -13,8 +13,8 @@ use super::chart::{Chart, draw_legend, small};
 use super::colours::{CHOSEN, FAINT, INK, OURS, PAPER, other};
 use super::picture::{Area, Drawn, Picture, Size};
 use super::points::{Origin, Points};
-use pfo_experiment::Cost;
 use crate::status::quantity::{change, joules, percent, seconds};
+use pfo_experiment::Cost;
 
 pub(super) struct FrontierPicture {
     title: String,

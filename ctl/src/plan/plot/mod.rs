@@ -20,13 +20,13 @@ use pfo_planner::{Deadline, Due, Frontier, Plan, Profile, Timeline, WrittenDeadl
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::Output;
-use pfo_experiment::Cost;
 use crate::planning::file;
 use crate::planning::replayed::ReplayArguments;
 use crate::progress::Progress;
 pub(crate) use course_picture::Course;
 use course_picture::CoursePicture;
 use frontier_picture::FrontierPicture;
+use pfo_experiment::Cost;
 use picture::{Form, Picture, Size};
 use points::{Origin, Points};
 use timeline_picture::{Colouring, TimelinePicture};

@@ -22,9 +22,7 @@ use crate::output::Output;
 use crate::planning::plan_file::LabelledPlan;
 use crate::planning::{directory, file};
 use crate::text::harmless;
-use crate::trial::{
-    Held, Interrupt, Measuring, NoEnergy, TrialError, Window, require_every_stage,
-};
+use crate::trial::{Held, Interrupt, Measuring, NoEnergy, TrialError, Window, require_every_stage};
 
 /// Run plans one after another on a running job, and measure time and energy of each
 ///

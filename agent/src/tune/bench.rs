@@ -80,7 +80,7 @@ impl NodeBench {
         Ok(served?)
     }
 
-    async fn ask_pfod(&self, request: Request) -> Result<Response, Refusal> {
+    async fn ask_pfod(&mut self, request: Request) -> Result<Response, Refusal> {
         if request == Request::Status {
             let status = self.services.questions.status().await?;
             return Ok(Response::Status(Box::new(status)));

@@ -122,6 +122,8 @@ impl ScheduleArguments {
         let seconds = |given: Option<f64>| given.map(|ms| ms / 1e3);
         terms.schedule = self.schedule;
         terms.chunks = self.chunks;
+        terms.microbatch_group = self.microbatch_group;
+        terms.extra_warm_up = self.extra_warm_up;
         terms.memory_limits.clone_from(&self.memory_limit);
         terms.fixed.clone_from(&self.fixed);
         terms.transfer_s = seconds(self.transfer_ms);

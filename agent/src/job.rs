@@ -41,8 +41,8 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     let (what, remedy) = match pid {
         Some(pid) => (format!("user {uid} (process {pid})"), "try again when that is over"),
         None => (
-            format!("a sweep or a tune that user {uid} began"),
-            "`pfoctl profile pause` or `stop` ends a sweep, `pfoctl tune JOB --stop` a tune",
+            format!("a sweep or tune that user {uid} began"),
+            "`pfoctl profile pause` or `pfoctl tune JOB --stop` ends that",
         ),
     };
     let message = format!("{what} holds job {} for measuring", job.job);

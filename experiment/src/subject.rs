@@ -106,6 +106,11 @@ impl<'a, B: Bench> Subject<'a, B> {
         self.bench.agent(request, within).await
     }
 
+    /// Whether the experiment was interrupted, and the job was not measured since.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.bench.is_resumed()
+    }
+
     /// Waits until it is time to ask again.
     pub(crate) async fn wait_out(
         &mut self,

@@ -38,6 +38,9 @@ impl Trouble {
         error: TuneError,
         bench: &mut impl Bench,
     ) -> Result<(), TuneError> {
+        if !passes_by_itself(&error) {
+            return Err(error);
+        }
         let patience = match bench.is_resumed() {
             true => RESTART,
             false => patience_with(&error),
@@ -49,12 +52,17 @@ impl Trouble {
         let (since, most) = self.since.get_or_insert((now, patience));
         // Once it has restarted, its refusals pass as well.
         *most = patience.max(*most);
-        if now.saturating_sub(*since) >= *most || !passes_by_itself(&error) {
+        if now.saturating_sub(*since) >= *most {
             return Err(error);
         }
         let pause = self.next_pause(&error);
         bench.pause(pause).await;
         Ok(())
+    }
+
+    /// Whether something was waited for already.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.since.is_some()
     }
 
     /// How long to wait after this error.

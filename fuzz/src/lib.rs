@@ -25,3 +25,4 @@ pub mod state;
 pub mod sweep;
 pub mod tap;
 pub mod temporary;
+pub mod terms;

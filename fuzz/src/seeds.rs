@@ -11,7 +11,7 @@ use crate::state::BOOT;
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// Every target.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("agent", crate::agent::agent, noise),
     ("agent_config", crate::agent_config::agent_config, agent_config),
     ("config", crate::config::config, config),
@@ -29,6 +29,7 @@ pub const TARGETS: [Target; 17] = [
     ("state", crate::state::state, state),
     ("sweep", crate::sweep::sweep, sweep),
     ("tap", crate::tap::tap, tap),
+    ("terms", crate::terms::terms, terms),
 ];
 
 const PLAN: &[u8] = include_bytes!("../../planner/tests/golden/plan.json");
@@ -127,6 +128,12 @@ fn plan() -> Vec<Vec<u8>> {
 }
 
 /// Of a V with instructions of two, with what may be beside the stages.
+fn terms() -> Vec<Vec<u8>> {
+    let given = br#"{"policy": "zeus-global", "schedule": "gpipe", "noise": "factor=5%",
+        "p2p_power_w": [83.6, 70.4], "fixed": ["load"], "sweep_max_slowdown": 0.1}"#;
+    vec![pfo_experiment::Terms::default().to_json().expect("terms"), given.to_vec()]
+}
+
 fn order() -> Vec<Vec<u8>> {
     vec![ORDER.as_bytes().to_vec()]
 }

@@ -97,7 +97,7 @@ macro_rules! tests {
 
 tests!(
     agent agent_config config events frame frontier hello ledger lowtime_plan message order plan powers
-    state sweep tap
+    state sweep tap terms
 );
 
 #[test]

@@ -153,7 +153,7 @@ fn a_sweep_holds_its_job_until_it_is_paused_and_continues_there() {
     let twice = node.pfoctl(&user, &["profile", "start", JOB]);
     assert!(twice.stderr.contains("holds job job") || twice.stderr.contains("being swept"));
     let held = node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err();
-    assert!(held.message.contains("a sweep that user"), "{held}");
+    assert!(held.message.contains("a sweep or tune that user"), "{held}");
 
     node.pfoctl(&user, &["profile", "pause", JOB]).printed();
     until_no_clock_is_locked(&node);

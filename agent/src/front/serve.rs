@@ -166,7 +166,7 @@ impl Services {
             AgentRequest::TuneWatch { job, seen } => tune::watch(self, permit, &job, seen).await,
             AgentRequest::TuneStop(job) => tune::stop(self, permit, &job).await,
             AgentRequest::TuneRead(job) => tune::read(self, permit, &job),
-            AgentRequest::Tunes => Ok(AgentResponse::Tunes(self.tunes.statuses(permit.only_of()))),
+            AgentRequest::Tunes => Ok(tune::list(self, permit)),
         }
     }
 

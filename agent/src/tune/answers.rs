@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use pfo_protocol::{ClientMessage, DaemonMessage, Frame};
 
-/// The agent writes no longer file: what is measured afterwards is measured again after a restart.
-const LONGEST: u64 = 64 << 20;
+/// The agent keeps no more bytes of one tune: what is measured afterwards is measured again after a
+/// restart.
+const LONGEST: u64 = 16 << 20;
 
 /// The length of a digest and of a time.
 const HEAD_BYTES: usize = 16;
 
 /// One answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(super) struct Answer {
     /// What the request was.
     pub(super) digest: u64,
     /// When it came, since the tune began.
@@ -90,7 +91,7 @@ pub(super) fn digest(request: &ClientMessage) -> u64 {
 }
 
 /// The whole entries at the beginning of these bytes, and how many bytes they are.
-pub(crate) fn parse(bytes: &[u8]) -> (Vec<Answer>, usize) {
+pub(super) fn parse(bytes: &[u8]) -> (Vec<Answer>, usize) {
     let (mut answers, mut read) = (Vec::new(), 0_usize);
     while let Some((answer, length)) = bytes.get(read..).and_then(first_of) {
         answers.push(answer);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pfo_experiment::{Bench, BenchError, Phase, Progress};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, Refusal, Request, Response,
-    TuneState,
+    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, JobSelector, JobView, Refusal,
+    RefusalCode, Request, Response, TuneState,
 };
 use pfo_service::blocking;
 use tokio::sync::Semaphore;
@@ -20,6 +20,11 @@ use crate::tune::tunes::Tune;
 
 /// Plans are computed for one job after the other: one takes memory and every core.
 static PLANNING: Semaphore = Semaphore::const_new(1);
+
+/// How often to look whether a job that is swept is still there, and for how long it may be away: ranks
+/// that restart are back by then.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(60);
 
 /// Where one tune happens.
 pub(super) struct NodeBench {
@@ -72,7 +77,18 @@ impl NodeBench {
         within: Option<Duration>,
     ) -> Result<AgentResponse, BenchError> {
         let (services, permit) = (Arc::clone(&self.services), self.permit.clone());
+        let swept = match &request {
+            AgentRequest::SweepAttend(order) => Some(order.job.clone()),
+            _ => None,
+        };
         let served = services.serve_boxed(&permit, &mut self.holds, request);
+        // A sweep waits for ranks that are away for much longer.
+        if let Some(job) = swept {
+            return tokio::select! {
+                served = served => Ok(served?),
+                refusal = ended(&services, job) => Err(refusal.into()),
+            };
+        }
         let served = match within {
             Some(within) => timeout(within, served).await.map_err(|_| BenchError::Late)?,
             None => served.await,
@@ -141,7 +157,18 @@ impl Bench for NodeBench {
     ) -> Result<T, BenchError> {
         // It is never closed.
         let _turn = PLANNING.acquire().await;
-        Ok(blocking(work).await.map_err(Refusal::from)?)
+        let Some(key) = self.tune.as_ref().map(|tune| tune.key()) else {
+            return Ok(blocking(work).await.map_err(Refusal::from)?);
+        };
+        let tunes = Arc::clone(&self.services.tunes);
+        let planning = blocking(move || {
+            tunes.files().plan(&key)?;
+            let planned = work();
+            tunes.files().planned(&key);
+            Ok(planned)
+        });
+        let planned: Result<T, Refusal> = planning.await.map_err(Refusal::from)?;
+        Ok(planned?)
     }
 
     fn now(&self) -> Duration {
@@ -168,6 +195,31 @@ impl Bench for NodeBench {
         if let Some(tune) = &self.tune {
             tune.remark(line);
         }
+    }
+}
+
+/// Returns when a job has had no rank on this node for a while.
+async fn ended(services: &Services, job: JobSelector) -> Refusal {
+    let mut gone_since = None;
+    loop {
+        sleep(LOOK_EVERY).await;
+        let is_it =
+            |other: &JobView| other.job == job.job && job.uid.is_none_or(|uid| uid == other.uid);
+        let is_gone = match services.questions.jobs().await {
+            Ok(jobs) => !jobs.iter().any(|other| is_it(other) && !other.ranks.is_empty()),
+            // pfod is away, and says nothing of jobs.
+            Err(_) => false,
+        };
+        let since = match gone_since {
+            _ if !is_gone => None,
+            since => Some(since.unwrap_or_else(Instant::now)),
+        };
+        if since.is_some_and(|since: Instant| since.elapsed() >= GRACE) {
+            let message = format!("job {} has ended: it has no rank on this node", job.job);
+            let remedy = "what was measured of its profile is kept for its next run";
+            return Refusal::new(RefusalCode::UnknownJob, message, remedy);
+        }
+        gone_since = since;
     }
 }
 

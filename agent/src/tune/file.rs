@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, Frame, JobName, Pid, TuneOrder,
-    TuneReport, TuneStatus, Uid,
+    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, Frame, JobName, Pid, Refusal,
+    RefusalCode, TuneOrder, TuneReport, TuneStatus, Uid,
 };
 use pfo_service::{file_stem, parse_versioned, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,13 @@ use crate::tune::answers::{self, Answers};
 const FORMAT: &str = "pfo-tune/1";
 
 /// The agent writes no longer file.
-const LONGEST: u64 = 96 << 20;
+const LONGEST: u64 = 32 << 20;
+
+/// All files that are read together, when the agent begins: what is beyond is left out.
+const MOST_READ: usize = 64 << 20;
+
+/// How often the agent may die while it plans for one tune.
+const MOST_DEATHS: u8 = 2;
 
 #[derive(Debug)]
 pub(crate) struct TuneFiles(PathBuf);
@@ -72,7 +78,9 @@ impl TuneFiles {
         let head = serde_json::to_vec(begun)?;
         let content = [&head[..], b"\n", &order].concat();
         replace_in_own_directory(&path, &content)?;
-        let _ = fs::remove_file(self.path(&begun.key(), "tuned"));
+        for end in ["tuned", "planning"] {
+            let _ = fs::remove_file(self.path(&begun.key(), end));
+        }
         let kept = content.len() as u64;
         Ok(Answers::new(Vec::new(), answers::open(&path, kept)?, kept))
     }
@@ -87,7 +95,11 @@ impl TuneFiles {
         let frames = frames.filter_map(|one| DaemonMessage::AgentResponse(one).to_frame().ok());
         let content = frames.collect::<Vec<_>>().concat();
         match replace_in_own_directory(&self.path(key, "tuned"), &content) {
-            Ok(()) => drop(fs::remove_file(self.path(key, "tune"))),
+            Ok(()) => {
+                for end in ["tune", "planning"] {
+                    let _ = fs::remove_file(self.path(key, end));
+                }
+            }
             Err(error) => tracing::warn!(
                 uid = key.uid.0, job = %key.name,
                 "a restart of the agent will look at the end of the tune of {key} again: cannot write \
@@ -97,9 +109,32 @@ impl TuneFiles {
     }
 
     pub(super) fn remove(&self, key: &JobKey) {
-        for end in ["tune", "tuned"] {
+        for end in ["tune", "tuned", "planning"] {
             let _ = fs::remove_file(self.path(key, end));
         }
+    }
+
+    /// Notes that the agent plans for a tune. If it dies of that, the next one knows.
+    ///
+    /// # Errors
+    /// If agents have died of that already, one after the other.
+    pub(super) fn plan(&self, key: &JobKey) -> Result<(), Refusal> {
+        let path = self.path(key, "planning");
+        let deaths = fs::read(&path).ok().and_then(|bytes| bytes.first().copied()).unwrap_or(0);
+        if deaths >= MOST_DEATHS {
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!("the agent died {deaths} times while it planned for {key}"),
+                "make a plan with `pfoctl plan optimize`, and run it with `pfoctl plan swap`",
+            ));
+        }
+        let _ = replace_in_own_directory(&path, &[deaths.saturating_add(1)]);
+        Ok(())
+    }
+
+    /// Notes that the agent has planned.
+    pub(super) fn planned(&self, key: &JobKey) {
+        let _ = fs::remove_file(self.path(key, "planning"));
     }
 
     /// Every tune. A file that is none is left where it is, and reported.
@@ -107,7 +142,8 @@ impl TuneFiles {
         let Ok(files) = fs::read_dir(&self.0) else { return Vec::new() };
         let mut paths: Vec<_> = files.filter_map(|file| Some(file.ok()?.path())).collect();
         paths.sort();
-        let read = |path: PathBuf| match self.read_one(&path) {
+        let mut room = MOST_READ;
+        let read = |path: PathBuf| match self.read_one(&path, &mut room) {
             Ok(left) => left,
             Err(why) => {
                 tracing::warn!(
@@ -120,12 +156,13 @@ impl TuneFiles {
         paths.into_iter().filter_map(read).collect()
     }
 
-    fn read_one(&self, path: &Path) -> Result<Option<Left>, String> {
+    fn read_one(&self, path: &Path, room: &mut usize) -> Result<Option<Left>, String> {
         let end = path.extension().and_then(|end| end.to_str());
         let bytes = match end {
             Some("tune" | "tuned") => bytes_of(path).map_err(|error| error.to_string())?,
             _ => return Ok(None),
         };
+        *room = room.checked_sub(bytes.len()).ok_or("there are too many tunes")?;
         let (key, left) = match end {
             Some("tune") => unfinished(path, &bytes)?,
             _ => over(&bytes)?,
@@ -259,6 +296,21 @@ mod tests {
         }
         files.begin(&begun(), &order()).unwrap();
         assert!(matches!(&files.read()[..], [Left::Unfinished { .. }]));
+    }
+
+    #[test]
+    fn an_agent_that_dies_while_it_plans_does_not_do_so_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = TuneFiles::under(directory.path());
+        files.plan(&key()).unwrap();
+        files.planned(&key());
+        for _ in 0..MOST_DEATHS {
+            files.plan(&key()).unwrap();
+        }
+        let refusal = files.plan(&key()).unwrap_err();
+        assert!(refusal.message.contains("died 2 times"), "{refusal}");
+        files.begin(&begun(), &order()).unwrap();
+        files.plan(&key()).unwrap();
     }
 
     #[test]

@@ -10,8 +10,6 @@ mod file;
 mod requests;
 mod tunes;
 
-#[cfg(feature = "fuzzing")]
-pub(crate) use answers::parse as parse_answers;
 pub(crate) use file::TuneFiles;
-pub(crate) use requests::{read, start, stop, watch};
+pub(crate) use requests::{list, read, start, stop, watch};
 pub(crate) use tunes::Tunes;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use pfo_protocol::{AgentResponse, JobSelector, Refusal, RefusalCode, TuneOrder, TuneState};
+use pfo_protocol::{
+    AgentResponse, JobSelector, JobView, Refusal, RefusalCode, SweepState, SweepStatus, TuneOrder,
+    TuneState,
+};
 
 use crate::authority::Permit;
 use crate::front::{Services, away};
@@ -29,6 +32,7 @@ pub(crate) async fn start(
     })?;
     let job = services.find_job(permit, &order.job).await?;
     let key = JobKey::of(&job);
+    check_ranks(services, permit, &job).await?;
     let answers = Answers::default();
     let mut bench = NodeBench::new(Arc::clone(services), permit.clone(), answers, None);
     pfo_experiment::preflight(&mut bench, key.selector()).await?;
@@ -45,6 +49,28 @@ pub(crate) async fn start(
         Ok(AgentResponse::Tune(Box::new(tune.status())))
     })
     .await
+}
+
+/// Refuses a job that has no rank on this node, with what is in its way.
+async fn check_ranks(services: &Services, permit: &Permit, job: &JobView) -> Result<(), Refusal> {
+    if !job.ranks.is_empty() {
+        return Ok(());
+    }
+    let (name, uid) = (&job.job, job.uid);
+    let message = format!("job {name} of user {uid} has no rank on this node");
+    let runs = |other: &&JobView| other.job == *name && !other.ranks.is_empty();
+    if let Some(other) = services.questions.jobs().await?.iter().find(runs)
+        && permit.administers()
+    {
+        let remedy = format!("job {name} of user {} runs: say so with --user", other.uid);
+        return Err(Refusal::new(RefusalCode::UnknownJob, message, remedy));
+    }
+    if let Some(drained) = services.questions.status().await?.daemon.drained {
+        let message = format!("{message}, which is drained: {}", drained.reason);
+        let remedy = "`pfoctl undrain` grants leases again";
+        return Err(Refusal::new(RefusalCode::UnknownJob, message, remedy));
+    }
+    Err(Refusal::new(RefusalCode::UnknownJob, message, "`pfoctl status` shows where jobs run"))
 }
 
 /// The status of a tune, when it is another one than was seen.
@@ -81,6 +107,25 @@ pub(crate) async fn stop(
         Ok(AgentResponse::Tune(Box::new(status)))
     })
     .await
+}
+
+/// Every tune that the peer may see. One that waits for a sweep is as far as that.
+pub(crate) fn list(services: &Services, permit: &Permit) -> AgentResponse {
+    let mut tunes = services.tunes.statuses(permit.only_of());
+    let sweeps = services.sweeps.statuses(permit.only_of());
+    for tune in tunes.iter_mut().filter(|tune| tune.state == TuneState::Profile) {
+        let is_its = |sweep: &&SweepStatus| {
+            (&sweep.job, sweep.profile.uid) == (&tune.job, tune.uid)
+                && !matches!(sweep.state, SweepState::Ended(_))
+        };
+        if let Some(sweep) = sweeps.iter().find(is_its) {
+            let SweepStatus { measured, clocks, remaining_s, .. } = sweep;
+            tune.now = format!("sweeping, {measured} of at most {clocks} clocks measured");
+            tune.done = f64::from(*measured) / f64::from((*clocks).max(1));
+            tune.remaining_s = *remaining_s;
+        }
+    }
+    AgentResponse::Tunes(tunes)
 }
 
 /// What a tune has measured and decided.

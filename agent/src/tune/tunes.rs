@@ -190,6 +190,11 @@ impl Tunes {
         shown.map(|(_, tune)| tune.status()).collect()
     }
 
+    /// The files of tunes.
+    pub(super) fn files(&self) -> &TuneFiles {
+        &self.files
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Tune>>> {
         lock(&self.known)
     }
@@ -306,6 +311,10 @@ impl Tune {
     fn enter(&self, now: &mut Now, state: TuneState) {
         now.status.state = state;
         self.tell(now);
+    }
+
+    pub(super) fn key(&self) -> JobKey {
+        self.now().key()
     }
 
     fn tell(&self, now: &mut Now) {

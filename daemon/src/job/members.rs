@@ -108,8 +108,8 @@ impl Members {
         let (holder, remedy) = match pid {
             Some(pid) => (format!("user {uid} (process {pid})"), "try again when that has ended"),
             None => (
-                format!("a sweep that user {uid} started"),
-                "`pfoctl profile pause` or `stop` ends that",
+                format!("a sweep or tune that user {uid} started"),
+                "`pfoctl profile pause` or `pfoctl tune JOB --stop` ends that",
             ),
         };
         let message = format!("{holder} holds job {job} for measuring");

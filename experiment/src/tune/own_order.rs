@@ -38,11 +38,17 @@ impl<B: Bench> Subject<'_, B> {
                     Ok(other) => return Err(unexpected(&other)),
                     Err(error) => TuneError::from(error),
                 };
-            match &error {
-                TuneError::Refused(refusal) if refusal.code != RefusalCode::ShuttingDown => {
-                    break error.to_string();
-                }
-                _ => self.wait_out(&mut trouble, error).await?,
+            let is_refused = matches!(
+                &error, TuneError::Refused(refusal) if refusal.code != RefusalCode::ShuttingDown
+            );
+            // After a restart, its ranks come back one by one.
+            if is_refused && !trouble.has_begun() && !self.is_resumed() {
+                break error.to_string();
+            }
+            match self.wait_out(&mut trouble, error).await {
+                Ok(()) => {}
+                Err(error) if is_refused => break error.to_string(),
+                Err(error) => return Err(error),
             }
         };
         self.remark(format!("{why}; planning for 1f1b"));

@@ -234,7 +234,10 @@ mod tests {
             until_free(&job).await;
             assert!(others.take(&jobs, Arc::clone(&job), Uid(0), None).is_ok());
             let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
-            assert!(refusal.message.starts_with("a sweep or tune that user 0 started"), "{refusal}");
+            assert!(
+                refusal.message.starts_with("a sweep or tune that user 0 started"),
+                "{refusal}"
+            );
         });
     }
 

@@ -234,7 +234,7 @@ fn signalled(signal: Signal) -> (Ran, bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = Ran::ended(&command, child);
     assert!(matches!(daemon.agent_request(), AgentRequest::TuneStart(_)));
     let is_stopped = ran.stderr.contains("stopped; job j returns to default clocks");
     (ran, is_stopped)

@@ -162,11 +162,26 @@ impl Services {
             | AgentRequest::JobBegins { .. }
             | AgentRequest::JobBegan(_) => self.first_plan(permit, request).await,
             AgentRequest::FleetCheck => self.check_fleet().await,
+            AgentRequest::TuneStart(_)
+            | AgentRequest::TuneWatch { .. }
+            | AgentRequest::TuneStop(_)
+            | AgentRequest::TuneRead(_)
+            | AgentRequest::Tunes => self.tune(permit, request).await,
+        }
+    }
+
+    async fn tune(self: &Arc<Self>, permit: &Permit, request: AgentRequest) -> Served {
+        match request {
             AgentRequest::TuneStart(order) => Box::pin(tune::start(self, permit, order)).await,
             AgentRequest::TuneWatch { job, seen } => tune::watch(self, permit, &job, seen).await,
             AgentRequest::TuneStop(job) => tune::stop(self, permit, &job).await,
             AgentRequest::TuneRead(job) => tune::read(self, permit, &job),
             AgentRequest::Tunes => Ok(tune::list(self, permit)),
+            other => Err(Refusal::new(
+                RefusalCode::Malformed,
+                format!("{other:?} is no request about a tune"),
+                "this is a defect of pfo-agent: report it",
+            )),
         }
     }
 

@@ -70,6 +70,8 @@ pub(super) fn watts(power_w: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::Mhz;
+
     use super::*;
 
     #[test]

@@ -125,6 +125,8 @@ fn render(profiles: &[StoredProfile], now: SystemTime, look: Look) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::ProfileKey;
+
     use super::*;
 
     #[test]

@@ -72,10 +72,10 @@ impl Meter {
     /// Adds a listener. One that is added after the end of the session receives only that end.
     pub(super) fn add(&self, listener: &Arc<Outbox>) {
         let mut listeners = lock(&self.shared.listeners);
-        if !listeners.are_done {
-            listeners.all.push(Arc::downgrade(listener));
-        } else {
+        if listeners.are_done {
             listener.take(self.shared.session.holder.rank, 0, &[TapRecord::Ended]);
+        } else {
+            listeners.all.push(Arc::downgrade(listener));
         }
     }
 }

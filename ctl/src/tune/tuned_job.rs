@@ -1,6 +1,5 @@
 //! A job that is being tuned: it is held, and contenders prove on it, in turns with default clocks,
-//! whether they are worth keeping. Windows of whole steps are enough for that: `pfod` measures them or,
-//! of a job over several nodes, the agents do.
+//! whether they are worth keeping. Windows of whole steps are enough for that.
 
 use pfo_protocol::{TrialLength, TrialRun};
 

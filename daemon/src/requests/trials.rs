@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::plans::POLL;
 use crate::host::journal;
-use crate::job::{Hold, Job, Jobs, Measurer, Runs};
+use crate::job::{Hold, Job, Jobs, Measurer};
 
 /// Begins a trial on a job that is held for it. The job continues to run what it runs until its hold
 /// ends.
@@ -37,16 +37,7 @@ fn set_off(
     run: TrialRun,
     TrialLength { settling_steps, steps }: TrialLength,
 ) -> Result<Response, Refusal> {
-    let runs = match run {
-        TrialRun::DefaultClocks => None,
-        TrialRun::Plan { label, table } => Some(Runs::Table(label, table)),
-        TrialRun::Uniform(mhz) => Some(Runs::Uniform(vec![mhz])),
-        TrialRun::Replicas(clocks) => Some(Runs::Uniform(clocks)),
-        TrialRun::PowerLimits { label, limits_w } => Some(Runs::PowerLimits(label, limits_w)),
-        TrialRun::FreeMemory => Some(Runs::FreeMemory),
-    };
-    let most = jobs.room_for_plans(job.key.uid);
-    let plan = runs.map(|runs| job.fit(runs, most)).transpose()?.map(Arc::new);
+    let plan = job.fit(run, jobs.room_for_plans(job.key.uid))?;
     let mut members = job.members();
     // The hold may have ended since; then no code would return the job to default clocks.
     if members.held != Some(by) {

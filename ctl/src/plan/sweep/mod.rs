@@ -1,8 +1,6 @@
 //! `pfoctl plan sweep`: runs plans one after another on a running job, and measures each of them.
 //!
-//! Windows of whole steps are enough, so that `pfod` measures them. A job over several nodes is measured
-//! by their agents. A dump in the format of Perseus' artifact takes instructions, which the agent
-//! records.
+//! Windows of whole steps are enough. A dump in the format of Perseus' artifact takes instructions, too.
 
 mod artifact;
 mod contenders;

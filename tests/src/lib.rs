@@ -62,7 +62,7 @@ pub use memory_limit::{MemoryLimit, memory_max};
 pub use node::{Node, Setup};
 pub use packaged_node::{DEVICES, PackagedNode, UNIT_COUNT, UNITS, built_deb, built_rpm};
 pub use plan::TestPlan;
-pub use printed::changing_text;
+pub use printed::of_every_run;
 pub use ran::{Ran, kept_plan};
 pub use rank::Rank;
 pub use relay::Relay;

@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_names_several_gpus_or_none_is_refused_with_what_there_is() {
-        assert!(found("GPU-6f2c11aa").unwrap_err().contains("2 GPUs"));
+        insta::assert_snapshot!(found("GPU-6f2c11aa").unwrap_err());
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl LateDriver {
             let missing = lock(&self.missing);
             match missing.searching_since {
                 _ if missing.released => {
-                    "it is released for maintenance until this node is undrained".into()
+                    "the driver is released until this node is undrained".into()
                 }
                 Some(since) => {
                     format!("the driver has been loading for {} s", since.elapsed().as_secs())

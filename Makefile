@@ -13,9 +13,12 @@ WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 BUILD_FOR_TESTS := cargo build --workspace --all-targets
 # .config/nextest.toml says how many run at a time, and which by themselves.
 NEXTEST := cargo nextest run --workspace
+WRITE_SNAPSHOTS := INSTA_UPDATE=always INSTA_FORCE_PASS=1 $(WITH_SIGNALS)
+# The tests across processes that hold what a program prints.
+WITH_SNAPSHOTS = $(shell grep -l assert_printed! tests/tests/*.rs | xargs -n 1 basename -s .rs | paste -sd '|')
 .PHONY: help setup package-tools build programs demo-programs pages install deb rpm demo demo-fleet \
 	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded \
-	wheel-aarch64 packages-aarch64 playground-wheel check-wheel try-playground test-wheel reference \
+	wheel-aarch64 packages-aarch64 playground-wheel gpu-kit check-wheel try-playground test-wheel reference \
 	repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
 	lint format clippy rustdoc bench bench-short audit clean
 
@@ -132,7 +135,8 @@ quick: format clippy ## Check format and lints, and run the unit tests and snaps
 
 snapshots: ## Write anew what commands are expected to print; look at the difference before you commit it
 	$(BUILD_FOR_TESTS)
-	INSTA_UPDATE=always INSTA_FORCE_PASS=1 $(WITH_SIGNALS) $(NEXTEST) --profile quick
+	$(WRITE_SNAPSHOTS) $(NEXTEST) --profile quick
+	$(WRITE_SNAPSHOTS) $(NEXTEST) -E 'binary(node) & test(/^($(WITH_SNAPSHOTS))::/)'
 
 test: test-rust test-python ## Run every test that requires no root and no container
 
@@ -149,6 +153,7 @@ test-python: ## Test the Python package (part of `make test`)
 	cd shim/python && $(CURDIR)/.venv/bin/mypy && \
 		$(CURDIR)/.venv/bin/stubtest --allowlist stubtest-allowlist --mypy-config-file pyproject.toml pfo_gpu
 	cd playground && $(CURDIR)/.venv/bin/python -m mypy --strict -p pfo_gpu_playground
+	cd gpu-kit && $(CURDIR)/.venv/bin/python -m mypy
 	@$(MAKE) --no-print-directory reference
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/.venv/bin/pytest -q
 
@@ -187,6 +192,9 @@ check-wheel: wheel ## Check the wheel and the sdist: tags, stable ABI, metadata,
 
 playground-wheel: wheel ## Build the wheel of the playground, with the programs (takes minutes)
 	@GLIBC=$(GLIBC) scripts/build-playground
+
+gpu-kit: wheel ## Build the folder that measures a GPU and changes nothing, into target/gpu-kit (takes minutes)
+	@GLIBC=$(GLIBC) scripts/build-gpu-kit
 
 try-playground: playground-wheel ## Install both wheels as a new user does, and play (takes minutes)
 	@scripts/try-playground
@@ -250,6 +258,7 @@ lint: format clippy rustdoc ## Check format, lints, documentation, dependencies,
 	cargo deny --offline check bans licenses sources
 	scripts/budgets
 	scripts/check-docs
+	scripts/check-snapshots
 	.venv/bin/python scripts/check-manifests
 
 bench: programs wheel ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1

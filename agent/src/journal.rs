@@ -17,7 +17,7 @@ pub(crate) const GUARDED: &str = "guarded";
 /// A job does not begin with the plan that is kept for it.
 pub(crate) const FIRST_PLAN_REFUSED: &str = "first-plan-refused";
 
-/// A power limit holds a GPU for a power budget, or does no more.
+/// A power limit holds a GPU for a power budget, or no longer does.
 pub(crate) const CAPPED: &str = "capped";
 
 /// A thread panicked.

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pfo_service::{
@@ -21,14 +21,14 @@ use crate::config::Config;
 use crate::first_plan::{FirstPlanFiles, FirstPlanMeans, FirstPlans};
 use crate::fleet::Fleet;
 use crate::front::{Services, talk};
-use crate::guard::{GuardFile, GuardMeans, Guards, guard_whole_jobs};
+use crate::guard::Guards;
 use crate::ledger::Ledger;
 use crate::metrics;
 use crate::p2p::P2pStore;
 use crate::pfod::{Pfod, Questions};
 use crate::profile::ProfileStore;
 use crate::settings::{InForce, Settings};
-use crate::steer::Steering;
+use crate::steer::{Standings, Steering};
 use crate::straggler::{JobFiles, Stragglers, share_frontiers};
 use crate::sweep::{Means, SweepFiles, Sweeps, share_sweeps};
 use crate::tune::{TuneFiles, Tunes};
@@ -89,9 +89,12 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     tasks.spawn(async move { budgets.run().await });
     let first_plans = Arc::clone(&services.first_plans);
     tasks.spawn(async move { first_plans.run().await });
+    tasks.spawn(Arc::clone(&services.guards).run());
     if let Some(fleet) = services.fleet.clone() {
-        tasks.spawn(guard_whole_jobs(Arc::clone(&services.guards), Arc::clone(&fleet)));
-        tasks.spawn(share_frontiers(Arc::clone(&services.stragglers), Arc::clone(&fleet)));
+        let (stragglers, steering) = (&services.stragglers, &services.steering);
+        let shared =
+            share_frontiers(Arc::clone(stragglers), Arc::clone(steering), Arc::clone(&fleet));
+        tasks.spawn(shared);
         tasks.spawn(share_sweeps(Arc::clone(&services.sweeps), Arc::clone(&fleet)));
         tasks.spawn(async move { fleet.run().await });
     }
@@ -122,7 +125,7 @@ async fn restore(services: Arc<Services>) {
         services.stragglers.restore();
         services.sweeps.restore();
         services.budgets.restore();
-        services.guards.restore();
+        services.steering.standings.restore();
         services.first_plans.restore();
         services.tunes.restore(&services);
     };
@@ -188,8 +191,7 @@ impl Services {
         let people = Arc::new(People::in_file(&paths.subordinate_uids));
         let profiles = Arc::new(ProfileStore::under(&paths.state, Arc::clone(&people)));
         let files = JobFiles::under(&paths.runtime);
-        let (asked, counted) = (Arc::clone(&questions), Arc::clone(&people));
-        let stragglers = Arc::new(Stragglers::new(pfod.clone(), asked, files, counted));
+        let stragglers = Arc::new(Stragglers::new(files, Arc::clone(&people)));
         let fleet = Fleet::new(&now.config.fleet, pfod.clone(), Arc::clone(&questions));
         let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
         let steering = Arc::new(Steering {
@@ -197,30 +199,27 @@ impl Services {
             questions: Arc::clone(&questions),
             fleet: fleet.clone(),
             ledger: Arc::clone(&ledger),
+            standings: Standings::under(&paths.runtime),
         });
         let sweeps = sweeps(&steering, &profiles, &people, &paths.state);
-        let budgets = budgets(&settings, &pfod, &stragglers, &ledger, fleet.clone());
-        let guards = Guards::new(GuardMeans {
-            pfod: pfod.clone(),
-            questions: Arc::clone(&questions),
+        let budgets = budgets(&settings, &stragglers, &steering);
+        let guards = Arc::new(Guards {
+            steering: Arc::clone(&steering),
             people: Arc::clone(&people),
             stragglers: Arc::clone(&stragglers),
             settings: Arc::clone(&settings),
-            ledger: Arc::clone(&ledger),
             budgets: Arc::clone(&budgets),
-            file: GuardFile::under(&paths.runtime),
         });
         let calibrations = Arc::new(Calibrations::under(&paths.state, Arc::clone(&people)));
         let first_plans = first_plans(&settings, &people, &steering);
-        let watcher = Watcher::new(
-            Taps { pfod: pfod.clone(), calibrations: Arc::clone(&calibrations) },
-            Arc::clone(&questions),
-            Arc::clone(&stragglers),
-            fleet.clone(),
-            Arc::clone(&ledger),
-            Arc::clone(&budgets),
-            Arc::clone(&first_plans),
-        );
+        let watcher = Watcher {
+            taps: Taps { pfod: pfod.clone(), calibrations: Arc::clone(&calibrations) },
+            steering: Arc::clone(&steering),
+            stragglers: Arc::clone(&stragglers),
+            budgets: Arc::clone(&budgets),
+            first_plans: Arc::clone(&first_plans),
+            shown: Mutex::default(),
+        };
         let tunes = Arc::new(Tunes::new(TuneFiles::under(&paths.state), Arc::clone(&people)));
         Self {
             started: Instant::now(),
@@ -263,20 +262,18 @@ fn sweeps(
 
 fn budgets(
     settings: &Arc<InForce>,
-    pfod: &Pfod,
     stragglers: &Arc<Stragglers>,
-    ledger: &Arc<Ledger>,
-    fleet: Option<Arc<Fleet>>,
+    steering: &Arc<Steering>,
 ) -> Arc<Budgets> {
     let paths = &settings.now().config.paths;
     Budgets::new(BudgetMeans {
-        pfod: pfod.clone(),
-        questions: Questions::to(pfod.clone()),
+        pfod: steering.pfod.clone(),
+        questions: Questions::to(steering.pfod.clone()),
         stragglers: Arc::clone(stragglers),
         settings: Arc::clone(settings),
-        ledger: Arc::clone(ledger),
+        ledger: Arc::clone(&steering.ledger),
         files: Arc::new(BudgetFiles::under(&paths.state, &paths.runtime)),
-        fleet,
+        steering: Arc::clone(steering),
     })
 }
 

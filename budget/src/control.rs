@@ -17,7 +17,7 @@ const WORTH: f64 = 0.0005;
 /// The shares of the reserve that may be used up, or be free beside it, before that.
 const USED: f64 = 0.25;
 const FREE: f64 = 0.5;
-/// A job that has not changed after so many steps and seconds does not follow.
+/// A job that has not changed after these numbers of steps and seconds does not follow.
 const PATIENCE_STEPS: f64 = 3.0;
 const PATIENCE_S: f64 = 10.0;
 

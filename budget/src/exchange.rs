@@ -21,7 +21,7 @@ struct Move {
     regret: f64,
 }
 
-/// Improves places of jobs that keep the limit, and goes on keeping it.
+/// Improves places of jobs that keep the limit, and still keeps it.
 ///
 /// Seen from the relaxed optimum, a choice loses the price of the watts that it leaves unused and the
 /// regret of every job that is not on its best corner. So only a move whose regret is below the price of

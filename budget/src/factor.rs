@@ -10,8 +10,9 @@ const MOST: f64 = 1.5;
 /// The mean of what was measured, in which old measurements fade.
 ///
 /// Every value is a mean of what was measured and believed, with weights that sum to 1. So it never
-/// leaves the interval of the job's true ratios, whatever was decided meanwhile and however late a
-/// measurement comes: this is a measurement, not an integral of the budget's error, and cannot swing.
+/// leaves the interval of the job's true ratios, independently of decisions meanwhile and of how
+/// late a measurement comes: this is a measurement, not an integral of the budget's error, and
+/// cannot swing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Factor {
     mean: f64,

@@ -100,7 +100,7 @@ pub struct Ramped {
 }
 
 impl Ramped {
-    /// Begins with the first budget that is asked for.
+    /// Begins with the first requested budget.
     #[must_use]
     pub fn new(ramp: Ramp) -> Self {
         Self { ramp, last: None }
@@ -111,9 +111,9 @@ impl Ramped {
         self.last = Some((at_s, power_w));
     }
 
-    /// What may be drawn at a moment that is not before the one asked for last, in seconds. A drop that the
-    /// series announces begins early enough to be complete in time; one that comes by surprise is as
-    /// steep as the ramp allows.
+    /// The power allowed at a moment, in seconds, that is not before that of the last request. A
+    /// drop that the series announces begins early enough to be complete in time; one that comes by
+    /// surprise is as steep as the ramp allows.
     pub fn next(&mut self, series: &Series, at_s: f64) -> f64 {
         let Ramp { up_w_per_s, down_w_per_s } = self.ramp;
         let wanted_w = series.reachable(at_s, down_w_per_s);

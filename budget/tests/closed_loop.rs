@@ -7,7 +7,8 @@ use pfo_budget::{Controller, Curve, Now, Orders, Point, Seen};
 
 const BUDGET_W: f64 = 16_000.0;
 
-/// A job that changes so many ticks after it was ordered, and draws other power than its curve says.
+/// A job that changes this number of ticks after its order, and draws other power than its curve
+/// says.
 struct Plant {
     name: String,
     curve: Curve,
@@ -100,7 +101,8 @@ fn twenty(delay: usize) -> Vec<Plant> {
     (0..20).map(|number| Plant::new(number, delay)).collect()
 }
 
-/// No tick after so many is above the budget, and jobs rarely change in the second half.
+/// No tick after this number of them is above the budget, and jobs rarely change in the second
+/// half.
 fn assert_settled(plants: &mut [Plant], noise: f64, has_meter: bool, by: usize) {
     let (powers_w, _) = run(plants, 400, noise, has_meter);
     let above = powers_w.iter().rposition(|&power_w| power_w > BUDGET_W);

@@ -112,8 +112,7 @@ pub(crate) fn of_whole_job(daemons: &Daemons, job: &JobArguments) -> Option<Conn
     job.is_among(&of_fleet).then_some(agent)
 }
 
-/// Whether the agents of several nodes measure a job together: then this node's is asked for trials, and
-/// not `pfod`.
+/// Whether the agents of several nodes measure a job together.
 pub(crate) fn is_measured_whole(daemons: &Daemons, job: &JobArguments) -> bool {
     of_whole_job(daemons, job).is_some()
 }

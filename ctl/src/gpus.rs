@@ -1,7 +1,8 @@
 //! `pfoctl gpus`: the names by which other commands and ranks take a GPU.
 
 use clap::Args;
-use pfo_protocol::GpuListing;
+use pfo_protocol::GpuStatus;
+use serde::Serialize;
 
 use crate::daemons::Daemons;
 use crate::error::Error;
@@ -11,7 +12,7 @@ use crate::status::table::{Cell, Table};
 /// List the GPUs of this node by every name that commands take
 #[derive(Args)]
 pub(crate) struct Gpus {
-    /// Print JSON: an array with the UUID, PCI bus id and model of each
+    /// Print JSON: an array with the driver's index, UUID, PCI bus id and model of each
     #[arg(long)]
     json: bool,
 }
@@ -19,7 +20,10 @@ pub(crate) struct Gpus {
 impl Gpus {
     /// Asks and prints.
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        let gpus = daemons.pfod()?.gpus()?;
+        let mut pfod = daemons.pfod()?;
+        // It says why there is none, where the driver is not loaded.
+        pfod.gpus()?;
+        let gpus: Vec<_> = pfod.status()?.gpus.iter().map(NamedGpu::of).collect();
         if self.json {
             return output.json(&gpus);
         }
@@ -28,16 +32,37 @@ impl Gpus {
     }
 }
 
-fn render(gpus: &[GpuListing], look: Look) -> String {
+/// A GPU by every name.
+#[derive(Serialize)]
+struct NamedGpu {
+    /// The driver's: a GPU that is lost keeps its own.
+    index: u32,
+    uuid: String,
+    pci_bus_id: String,
+    model: String,
+}
+
+impl NamedGpu {
+    fn of(gpu: &GpuStatus) -> Self {
+        Self {
+            index: gpu.index,
+            uuid: gpu.uuid.to_string(),
+            pci_bus_id: gpu.pci_bus_id.to_string(),
+            model: gpu.model.clone(),
+        }
+    }
+}
+
+fn render(gpus: &[NamedGpu], look: Look) -> String {
     if gpus.is_empty() {
         return "This node has no GPUs.\n".to_owned();
     }
     let mut table = Table::new(look).right("GPU").left("UUID").left("PCI bus id").left("Model");
-    for (index, gpu) in gpus.iter().enumerate() {
+    for gpu in gpus {
         table.row([
-            Cell::number(index as u64),
-            Cell::text(gpu.uuid.as_str()),
-            Cell::text(gpu.pci_bus_id.as_str()),
+            Cell::number(gpu.index),
+            Cell::text(&gpu.uuid),
+            Cell::text(&gpu.pci_bus_id),
             Cell::text(&gpu.model),
         ]);
     }

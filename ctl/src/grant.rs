@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_time_that_is_none_is_named_with_what_would_be_one() {
-        for text in [
+        let wrong = [
             "",
             "12",
             "h",
@@ -181,10 +181,8 @@ mod tests {
             "@tomorrow",
             "jobend",
             "18446744073709551615h",
-        ] {
-            let error = text.parse::<Until>().unwrap_err();
-            assert!(error.contains(&format!("{text:?}")) && error.contains("90min"), "{error}");
-        }
+        ];
+        insta::assert_snapshot!(wrong.map(|text| text.parse::<Until>().unwrap_err()).join("\n"));
     }
 
     #[test]
@@ -201,6 +199,6 @@ mod tests {
         grant.until_unix_s = Some(8500);
         assert_eq!(in_words(&grant, 1000), "GPU GPU-1 to 4000000001 for 2 h 5 min, by root");
         grant.until_unix_s = Some(500);
-        assert!(in_words(&grant, 1000).contains("for 0 s"));
+        assert_eq!(in_words(&grant, 1000), "GPU GPU-1 to 4000000001 for 0 s, by root");
     }
 }

@@ -57,8 +57,7 @@ mod tests {
         assert_eq!(since("7d"), Ok(395_200));
         assert_eq!(since("@5"), Ok(5));
         assert_eq!(since("90000d"), Ok(0));
-        for wrong in ["", "7", "d", "0d", "-1d", "1w", "@", "@x", "99999999999999999999s"] {
-            assert!(since(wrong).unwrap_err().contains("90min, 12h, 7d"), "{wrong}");
-        }
+        let wrong = ["", "7", "d", "0d", "-1d", "1w", "@", "@x", "99999999999999999999s"];
+        insta::assert_snapshot!(wrong.map(|text| since(text).unwrap_err()).join("\n"));
     }
 }

@@ -1,5 +1,8 @@
 //! The integration tests of `pfoctl`: one program, so that it is linked once.
 
+#[macro_use]
+mod ran;
+
 mod clocks;
 mod connection;
 mod fake_daemon;

@@ -59,14 +59,10 @@ fn a_plan_over_the_smoothed_profile_costs_what_was_predicted() {
 fn who_plans_with_a_noisy_profile_is_told_once_what_was_done_about_it() {
     let bench = bench(&noisy(0.1));
     let optimize = ["plan", "optimize", "profile.csv", "-o", "frontier"];
-    let ran = bench.run(&[&optimize[..], &PIPELINE].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let smoothed = "pfoctl: profile.csv: stage 0, forward: power was smoothed, by up to";
-    assert_eq!(ran.stderr.matches(smoothed).count(), 1, "{}", ran.stderr);
-    assert!(ran.stderr.contains("predictions are replays over the smoothed profile"));
-    let ran = bench.run(&[&optimize[..], &PIPELINE, &["--noise", "off"]].concat());
-    assert!(ran.stderr.contains("forward: power scatters by"), "{}", ran.stderr);
-    assert!(!ran.stderr.contains("smoothed"), "{}", ran.stderr);
+    assert_printed!(
+        bench.run(&[&optimize[..], &PIPELINE].concat()),
+        bench.run(&[&optimize[..], &PIPELINE, &["--noise", "off"]].concat()),
+    );
 }
 
 #[test]
@@ -98,22 +94,5 @@ fn what_is_odd_about_a_profile_is_told_with_its_place_and_as_json() {
     let bench = bench(&odd);
     bench.frontier("frontier", 20);
     bench.done(&["plan", "export", "frontier", "--deadline", "fastest", "-o", "plan.json"]);
-    let evaluate = ["plan", "evaluate", "profile.csv", "plan.json", "--json"];
-    let ran = bench.run(&evaluate);
-    let lines: Vec<&str> = ran.stderr.lines().collect();
-    assert_eq!(lines.len(), 3, "{}", ran.stderr);
-    let left_out =
-        "pfoctl: profile.csv: stage 0, forward: line 48 (0.5 s, 16 J at 1305 MHz) is left out";
-    assert!(lines[0].starts_with(left_out), "{}", lines[0]);
-    for (line, instruction) in lines[1..].iter().zip(["forward", "backward"]) {
-        let gap = "nothing was measured between 1185 MHz and 1215 MHz";
-        assert_eq!(*line, format!("pfoctl: profile.csv: stage 0, {instruction}: {gap}"));
-    }
-    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-    let found: Vec<_> =
-        json["warnings"].as_array().unwrap().iter().map(|warning| &warning["finding"]).collect();
-    assert_eq!(found, ["left_out", "gap", "gap"]);
-    assert_eq!(json["warnings"][0]["line"], 48);
-    assert_eq!(json["warnings"][1]["from_mhz"], 1185);
-    assert!(json["warnings"][1]["message"].as_str().unwrap().contains("between 1185 MHz"));
+    assert_printed!(bench.run(&["plan", "evaluate", "profile.csv", "plan.json", "--json"]));
 }

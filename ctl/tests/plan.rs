@@ -5,7 +5,8 @@ use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::fake_daemon::{FakeDaemon, Ran};
+use crate::fake_daemon::FakeDaemon;
+use crate::ran::Ran;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
@@ -65,12 +66,7 @@ fn a_plan_is_sent_as_a_clock_table_and_called_after_its_file() {
     let daemon = willing(0);
     let plan = daemon.file("fast.json", PLAN);
     let ran = daemon.run(&["plan", "load", "gpt", &plan]);
-    assert_eq!(
-        ran.stdout,
-        "job gpt: plan 3 fast.json (predicted 1.250 s, 3.390 kJ a step) is loaded; \
-         `pfoctl plan swap gpt` swaps to it\n"
-    );
-    assert_eq!(ran.code, Some(0));
+    assert_printed!(ran);
     let expected =
         Request::PlanLoad { job: job(None), label: "fast.json".to_owned(), table: table() };
     assert_eq!(daemon.request(), expected);
@@ -79,17 +75,12 @@ fn a_plan_is_sent_as_a_clock_table_and_called_after_its_file() {
 #[test]
 fn a_plan_may_come_from_standard_input_for_another_users_job() {
     let daemon = willing(0);
-    let mut child = daemon
-        .pfoctl(&["plan", "load", "gpt", "-", "--user", "root", "--label", "by hand", "--json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = daemon
+        .pfoctl(&["plan", "load", "gpt", "-", "--user", "root", "--label", "by hand", "--json"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(PLAN).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
-    assert_eq!(ran.json()["number"], 3);
-    assert_eq!(ran.json()["predicted_energy_j"], 3390.5);
+    assert_printed!(Ran::ended(&command, child));
     let (job, label) = (job(Some(Uid::ROOT)), "by hand".to_owned());
     let expected = Request::PlanLoad { job, label, table: table() };
     assert_eq!(daemon.request(), expected);
@@ -100,8 +91,7 @@ fn a_swap_with_a_plan_takes_it_along_so_that_a_refused_one_is_not_loaded() {
     let daemon = willing(0);
     let plan = daemon.file("fast.json", PLAN);
     let ran = daemon.run(&["plan", "swap", "gpt", &plan, "--at-step", "40"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("from step 40 on, on all 4 ranks on this node"), "{}", ran.stdout);
+    assert_printed!(ran);
     let expected = Request::PlanSwap {
         job: job(None),
         target: SwapTarget::Table { label: "fast.json".to_owned(), table: table() },
@@ -134,18 +124,12 @@ fn without_a_plan_the_loaded_one_the_previous_one_or_none_is_swapped_to() {
 
 #[test]
 fn a_swap_as_json_is_the_protocols_answer() {
-    let json = willing(2).run(&["plan", "swap", "gpt", "--json"]).json();
-    assert_eq!(json["step"], 40);
-    assert_eq!(json["ranks"], 4);
-    assert_eq!(json["changed"], 2);
-    assert_eq!(json["plan"]["label"], "fast.json");
+    assert_printed!(willing(2).run(&["plan", "swap", "gpt", "--json"]));
 }
 
 #[test]
 fn a_wait_that_ends_before_every_rank_changed_failed() {
-    let ran = willing(3).run(&["plan", "swap", "gpt", "--wait"]);
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.contains("3 of 4 ranks changed at step 40"), "{}", ran.stderr);
+    assert_printed!(willing(3).run(&["plan", "swap", "gpt", "--wait"]));
 }
 
 #[test]
@@ -157,12 +141,7 @@ fn a_plan_that_does_not_fit_is_refused_with_the_daemons_words() {
     );
     let plan = daemon.file("fast.json", PLAN);
     let ran = daemon.run(&["plan", "swap", "gpt", &plan]);
-    assert_eq!(ran.code, Some(4));
-    assert_eq!(ran.stdout, "");
-    assert_eq!(
-        ran.stderr,
-        "pfoctl: the plan has 4 stages, job gpt has 8\nmake a plan for 8 stages\n"
-    );
+    assert_printed!(ran);
     assert!(matches!(daemon.request(), Request::PlanSwap { .. }));
     assert!(daemon.was_not_asked(), "a refused plan must not be loaded");
 }
@@ -170,38 +149,31 @@ fn a_plan_that_does_not_fit_is_refused_with_the_daemons_words() {
 #[test]
 fn a_file_that_is_no_plan_is_named_and_never_sent() {
     let daemon = willing(0);
-    let cases: [(&[u8], &str); 3] = [
-        (b"stage,instruction", "not a plan"),
-        (b"{\"format\": \"pfo-plan/9\"}", "pfo-plan/9"),
-        (b"", "is empty"),
-    ];
-    for (content, expected) in cases {
+    let load = |content: &[u8]| {
         let plan = daemon.file("odd.json", content);
-        let ran = daemon.run(&["plan", "load", "gpt", &plan]);
-        assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.stderr.contains("odd.json") && ran.stderr.contains(expected), "{ran:?}");
-    }
-    let ran = daemon.run(&["plan", "load", "gpt", "/nowhere/plan.json"]);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("/nowhere/plan.json"), "{}", ran.stderr);
+        daemon.run(&["plan", "load", "gpt", &plan])
+    };
+    assert_printed!(
+        load(b"stage,instruction"),
+        load(b"{\"format\": \"pfo-plan/9\"}"),
+        load(b""),
+        daemon.run(&["plan", "load", "gpt", "/nowhere/plan.json"]),
+    );
     assert!(daemon.was_not_asked());
 }
 
 #[test]
 fn contradictory_or_malformed_arguments_are_usage_errors() {
     let daemon = willing(0);
-    for arguments in [
-        &["plan", "swap", "gpt", "p.json", "--default-clocks"][..],
-        &["plan", "swap", "a job"],
-        &["plan", "swap", "gpt", "--user", "nobody-like-this"],
-        &["plan", "swap", "gpt", "--at-step", "soon"],
-        &["plan", "swap", "gpt", "--label", "for no plan"],
-        &["plan", "load", "gpt"],
-        &["status", "--watch", "0"],
-    ] {
-        let ran = daemon.run(arguments);
-        assert_eq!(ran.code, Some(2), "{arguments:?}: {ran:?}");
-    }
+    assert_printed!(
+        daemon.run(&["plan", "swap", "gpt", "p.json", "--default-clocks"]),
+        daemon.run(&["plan", "swap", "a job"]),
+        daemon.run(&["plan", "swap", "gpt", "--user", "nobody-like-this"]),
+        daemon.run(&["plan", "swap", "gpt", "--at-step", "soon"]),
+        daemon.run(&["plan", "swap", "gpt", "--label", "for no plan"]),
+        daemon.run(&["plan", "load", "gpt"]),
+        daemon.run(&["status", "--watch", "0"]),
+    );
     assert!(daemon.was_not_asked());
 }
 
@@ -213,18 +185,9 @@ fn ctrl_c_in_a_wait_says_that_the_swap_continues() {
         std::thread::sleep(Duration::from_secs(60));
         unreachable!("the test is over by now")
     });
-    let child = daemon
-        .pfoctl(&["plan", "swap", "gpt", "--wait"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = daemon.pfoctl(&["plan", "swap", "gpt", "--wait"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     was_asked.recv_timeout(Duration::from_secs(5)).unwrap();
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(130), "{ran:?}");
-    assert_eq!(
-        ran.stderr,
-        "pfoctl: the swap continues; `pfoctl status gpt` shows when it is done\n"
-    );
+    assert_printed!(Ran::ended(&command, child));
 }

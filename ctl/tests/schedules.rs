@@ -86,8 +86,7 @@ fn the_order_of_a_schedule_is_planned_alike_from_its_file() {
 fn a_pipeline_runs_1f1b_unless_another_schedule_is_asked_for() {
     let bench = Bench::new();
     bench.frontier("frontier", 5);
-    let shown = bench.done(&["plan", "show", "frontier"]);
-    assert!(shown.contains("6 microbatches, 1f1b"), "{shown}");
+    assert_printed!(bench.run(&["plan", "show", "frontier"]));
 }
 
 #[test]
@@ -170,8 +169,7 @@ fn a_clock_for_each_stage_is_one_that_never_changes() {
         let first = &instructions[0]["frequency_mhz"];
         assert!(instructions.iter().all(|planned| planned["frequency_mhz"] == *first), "{stage}");
     }
-    let evaluated = bench.done(&["plan", "evaluate", "profile.csv", "plan.json"]);
-    assert!(evaluated.contains("and 0 changes of clock"), "{evaluated}");
+    assert_printed!(bench.run(&["plan", "evaluate", "profile.csv", "plan.json"]));
 }
 
 #[test]
@@ -210,23 +208,18 @@ fn an_order_may_come_from_a_file() {
 
     let refused = |arguments: &[&str]| {
         let common = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "-o", "frontier"];
-        let ran = bench.run(&[&common[..], arguments].concat());
-        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-        ran.stderr
+        bench.run(&[&common[..], arguments].concat())
     };
-    let message = refused(&["--order", "order.json", "--microbatches", "3"]);
-    assert!(message.contains("2 microbatches, not of 3"), "{message}");
     bench.write("broken.json", &order.replacen("backward", "sideways", 1));
-    let message = refused(&["--order", "broken.json"]);
-    assert!(message.contains("broken.json") && message.contains("sideways"), "{message}");
-    refused(&["--order", "order.json", "--schedule", "gpipe"]);
-    refused(&[]);
-    let message = refused(&["--microbatches", "4", "--schedule", "2f2b"]);
-    assert!(message.contains("early-recomputation-1f1b"), "{message}");
-    let message = refused(&["--microbatches", "4", "--schedule", "zb-h1"]);
-    assert!(message.contains("backward_input"), "{message}");
-    let message = refused(&["--microbatches", "4", "--transfer-ms", "-1"]);
-    assert!(message.contains("transfer time"), "{message}");
+    assert_printed!(
+        refused(&["--order", "order.json", "--microbatches", "3"]),
+        refused(&["--order", "broken.json"]),
+        refused(&["--order", "order.json", "--schedule", "gpipe"]),
+        refused(&[]),
+        refused(&["--microbatches", "4", "--schedule", "2f2b"]),
+        refused(&["--microbatches", "4", "--schedule", "zb-h1"]),
+        refused(&["--microbatches", "4", "--transfer-ms", "-1"]),
+    );
 }
 
 #[test]
@@ -261,9 +254,7 @@ fn an_order_may_say_what_waits_for_what() {
 
     order(&format!(r#"{{"of": {}, "after": [{}]}}"#, on(0, "forward"), on(1, "forward")));
     let optimize = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "-o", "frontier"];
-    let ran = bench.run(&[&optimize[..], &["--order", "order.json"]].concat());
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("order.json") && ran.stderr.contains("deadlock"), "{}", ran.stderr);
+    assert_printed!(bench.run(&[&optimize[..], &["--order", "order.json"]].concat()));
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::fake_daemon::{FakeDaemon, no_jobs};
 use crate::pfoctl::Bench;
+use crate::ran::Ran;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
@@ -70,10 +71,19 @@ fn measured(run: &TrialRun, length: TrialLength) -> TrialResult {
 
 fn pfod(request: &Request) -> Response {
     match request {
-        Request::Trial { run, length, .. } => Response::Trial(Box::new(measured(run, *length))),
         Request::Status => no_jobs(),
-        Request::TrialsEnd { keep: false, .. } => Response::TrialsEnded(None),
         other => panic!("asked for {other:?}"),
+    }
+}
+
+fn agent(request: &AgentRequest) -> AgentResponse {
+    match request {
+        AgentRequest::Record { run, length, .. } => {
+            let trial = measured(run, *length);
+            AgentResponse::Recorded(Box::new(RecordedTrial { trial, ranks: Vec::new() }))
+        }
+        AgentRequest::RecordingEnd { keep: false, .. } => AgentResponse::RecordingEnded(None),
+        other => panic!("asked the agent for {other:?}"),
     }
 }
 
@@ -95,24 +105,10 @@ fn each_plan_is_measured_and_written_beside_what_it_predicted() {
             let one_a_trial = pages.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
             AgentResponse::Samples(one_a_trial.then(page))
         }
-        AgentRequest::Record { run, length, samples: true, .. } => {
-            let trial = measured(run, *length);
-            AgentResponse::Recorded(Box::new(RecordedTrial { trial, ranks: Vec::new() }))
-        }
-        AgentRequest::RecordingEnd { keep: false, .. } => AgentResponse::RecordingEnded(None),
-        other => panic!("asked for {other:?}"),
+        other => agent(other),
     });
     let ran = Ran::of(&mut sweep(&daemon, &bench, &["--plans", "3", "--perseus", "dump"]));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    for words in ["default clocks", "plan_00000.json", "10.0 %", "2.020 s", "1.000 kJ"] {
-        assert!(ran.stdout.contains(words), "no {words} in\n{}", ran.stdout);
-    }
-    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
-    let rows: Vec<&str> = csv.lines().skip(1).collect();
-    assert!(
-        rows.len() == 3 && rows.iter().all(|row| row.contains(".json,2.02,900,0,0,4,")),
-        "{csv}"
-    );
+    assert_printed!(ran, bench.text("measured.csv"));
     bench.done(&["plan", "plot", "frontier", "--over", "measured.csv", "-o", "picture.svg"]);
 
     let mut names: Vec<String> = fs::read_dir(bench.path("dump"))
@@ -145,28 +141,23 @@ fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
     bench.frontier("frontier", 40);
     let (asked, was_asked) = channel();
     let trials = AtomicU32::new(0);
-    let daemon = FakeDaemon::answering(move |request| {
-        if matches!(request, Request::Trial { .. }) {
+    let daemon = FakeDaemon::answering(pfod).with_agent(move |request| {
+        if matches!(request, AgentRequest::Record { .. }) {
             asked.send(()).unwrap();
             if trials.fetch_add(1, Ordering::Relaxed) == 3 {
                 // The third plan takes for ever.
                 std::thread::sleep(Duration::from_secs(3600));
             }
         }
-        pfod(request)
+        agent(request)
     });
-    let child =
-        sweep(&daemon, &bench, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut command = sweep(&daemon, &bench, &[]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     for _ in 0..4 {
         was_asked.recv_timeout(Duration::from_secs(60)).unwrap();
     }
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(130), "{ran:?}");
-    assert!(ran.stderr.contains("job j returns to default clocks"), "{ran:?}");
-    assert!(ran.stdout.contains("plan_00001.json"), "{ran:?}");
-    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert_printed!(Ran::ended(&command, child), bench.text("measured.csv"));
 }
 
 /// Sweeps three plans. From the second trial on, a counter is read too late this many times.
@@ -175,12 +166,12 @@ fn late_for(times: u32) -> (Ran, Bench, u32) {
     bench.frontier("frontier", 40);
     let trials = Arc::new(AtomicU32::new(0));
     let asked = trials.clone();
-    let daemon = FakeDaemon::answering(move |request| {
-        let mut response = pfod(request);
-        if let Response::Trial(trial) = &mut response
+    let daemon = FakeDaemon::answering(pfod).with_agent(move |request| {
+        let mut response = agent(request);
+        if let AgentResponse::Recorded(recorded) = &mut response
             && (1..=times).contains(&asked.fetch_add(1, Ordering::Relaxed))
         {
-            trial.steps[3].energy_j = None;
+            recorded.trial.steps[3].energy_j = None;
         }
         response
     });
@@ -191,14 +182,13 @@ fn late_for(times: u32) -> (Ran, Bench, u32) {
 #[test]
 fn a_counter_that_is_read_late_twice_costs_two_trials_and_nothing_else() {
     let (ran, bench, trials) = late_for(2);
-    assert_eq!((ran.code, trials), (Some(0), 6), "{ran:?}");
-    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 4, "{csv}");
+    assert_eq!(trials, 6);
+    assert_printed!(ran, bench.text("measured.csv"));
 }
 
 #[test]
 fn a_counter_that_is_never_read_in_time_ends_a_sweep() {
     let (ran, _bench, trials) = late_for(u32::MAX);
-    assert_eq!((ran.code, trials), (Some(1), 4), "{ran:?}");
-    assert!(ran.stderr.contains("the energy of the steps of job j is not known"), "{ran:?}");
+    assert_eq!(trials, 4);
+    assert_printed!(ran);
 }

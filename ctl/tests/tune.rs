@@ -12,8 +12,9 @@ use pfo_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::fake_daemon::{FakeDaemon, Ran, no_jobs};
+use crate::fake_daemon::{FakeDaemon, no_jobs};
 use crate::pfoctl::Bench;
+use crate::ran::Ran;
 
 fn status(changed: u64, state: TuneState) -> TuneStatus {
     TuneStatus {
@@ -233,7 +234,7 @@ fn signalled(signal: Signal) -> (Ran, bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let ran = Ran::ended(&command, child);
     assert!(matches!(daemon.agent_request(), AgentRequest::TuneStart(_)));
     let is_stopped = ran.stderr.contains("stopped; job j returns to default clocks");
     (ran, is_stopped)

@@ -19,7 +19,9 @@ mod lease;
 mod measure;
 mod node;
 mod rank;
+mod refusal;
 mod requests;
+mod revocation;
 mod session;
 
 pub use cli::{Arguments, ConfigSource};

@@ -14,7 +14,8 @@ use crate::cli::ConfigSource;
 use crate::gpu::{LateDriver, Owed, device_file};
 use crate::job::{JobFiles, Jobs};
 use crate::lease::{Drain, GpuGrants, Grant, Leases};
-use crate::session::{RevocationFile, Revocations};
+use crate::measure::Meters;
+use crate::revocation::{RevocationFile, Revocations};
 
 /// One node and its daemon.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub(crate) struct Node {
     /// Revoked leases, which are not to be granted again.
     pub revocations: Revocations,
     pub jobs: Arc<Jobs>,
+    /// What reads the energy counters of leased GPUs.
+    pub meters: Meters,
     /// What this daemon takes up from the last one.
     pub attempt: Attempt,
     /// When the daemon started.
@@ -65,6 +68,7 @@ impl Node {
         let files = JobFiles::beside(&config.paths.ledger);
         let people = Arc::new(People::in_file(&config.paths.subordinate_uids));
         let owed = Owed::new(Arc::clone(&ledger), Arc::clone(&leases), Arc::clone(&driver));
+        let meters = Meters::new(Arc::clone(&driver));
         Self {
             source,
             reloading: Mutex::default(),
@@ -77,6 +81,7 @@ impl Node {
             gpu_grants: GpuGrants::beside(&config.paths.ledger),
             owed: Arc::new(owed),
             revocations: Revocations::kept_in(RevocationFile::beside(&config.paths.ledger)),
+            meters,
             jobs: Arc::new(Jobs::new(files, Arc::clone(&people))),
             people,
             connections: Arc::default(),

@@ -68,6 +68,10 @@ pub struct Terms {
     pub schedule: Option<Schedule>,
     /// Model chunks of a stage, of interleaved schedules.
     pub chunks: u16,
+    /// Microbatches that a chunk runs before the next one begins; none means as many as PyTorch takes.
+    pub microbatch_group: Option<u32>,
+    /// Whether each stage runs one forward more before its first backward.
+    pub extra_warm_up: bool,
     /// Activations that each stage can keep.
     pub memory_limits: Vec<u32>,
     /// Instructions whose clock is not planned.
@@ -176,6 +180,8 @@ impl Default for Terms {
             microbatches: None,
             schedule: None,
             chunks: Settings::default().chunks,
+            microbatch_group: None,
+            extra_warm_up: false,
             memory_limits: Vec::new(),
             fixed: Vec::new(),
             transfer_s: None,
@@ -317,6 +323,8 @@ impl Terms {
         let settings = Settings {
             memory_limits: self.memory_limits.clone(),
             chunks: self.chunks,
+            microbatch_group: self.microbatch_group,
+            extra_warm_up: self.extra_warm_up,
             delays,
             fixed: self.fixed.clone(),
         };

@@ -24,6 +24,14 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The only node of a job that has all of its ranks on one.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self("here".into())
+    }
+}
+
 impl FromStr for Node {
     type Err = NotANode;
 

@@ -126,7 +126,7 @@ struct UncheckedGuard {
     given_up: Option<f64>,
 }
 
-/// A number in the store that nothing has measured and nobody has asked for.
+/// A number in the store that nothing has measured and nobody has requested.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{what} is {value}, which no agent writes")]
 pub struct OutOfReason {

@@ -88,7 +88,7 @@ pub struct Proposal {
     pub members: BTreeSet<Node>,
     /// The first step that no rank of the proposer's had begun when it was proposed.
     pub proposed_at: u64,
-    /// Who asked for it.
+    /// Who requested it.
     pub by_uid: Uid,
     /// Where.
     pub by_node: Node,

@@ -93,7 +93,7 @@ impl Alone {
         alone
     }
 
-    /// Gives an event, and answers for `pfod` and whoever has slices.
+    /// Gives an event, and answers for `pfod` and the agents that have slices.
     fn give(&mut self, event: Event) -> Vec<Action> {
         let mut all = Vec::new();
         let mut events = vec![event];

@@ -11,6 +11,7 @@ use pfo_protocol::{
 use crate::job::JobKey;
 use crate::p2p::Samples;
 use crate::record::{Recording, together};
+use crate::steer::alone;
 use crate::straggler::JobFrontier;
 use crate::sweep::{JobShape, SweepRecord, allowed_clocks, ladder};
 use crate::watch::{
@@ -113,7 +114,7 @@ pub fn sweep_of(
     settings: SweepSettings,
     trials: impl Iterator<Item = (TrialResult, Vec<TapBatch>)>,
 ) {
-    let Some(shape) = JobShape::of(job) else { return };
+    let Some(shape) = JobShape::of(job, &alone(job)) else { return };
     let allowed = allowed_clocks(job);
     let clocks = ladder(&allowed, settings.stride_mhz, settings.min_mhz);
     let (key, model) = (JobKey::of(job), job.job.clone());

@@ -15,7 +15,7 @@ pub use self::daemon::{Daemon, Death, Who};
 use crate::job::{Changes, Job, JobKey, JobPlan, Member, StageClocks, StageSequence, parse_job};
 use crate::lease::{Grant, Session};
 use crate::rank::{Cursor, Wish};
-use crate::session::parse_revocations;
+use crate::revocation::parse_revocations;
 use pfo_policy::{Clocks, Place, Terms};
 
 /// A stage's step: two forwards, two backwards.

@@ -152,17 +152,8 @@ impl Gpu {
     }
 }
 
-/// Knows whether a released driver is still in use.
-#[derive(Clone, Debug, Default)]
-pub struct LastUser(Weak<Nvml>);
-
-impl LastUser {
-    /// Whether a GPU of the driver is still in use, which keeps the library loaded.
-    #[must_use]
-    pub fn is_there(&self) -> bool {
-        self.0.strong_count() > 0
-    }
-}
+/// Shows whether a released driver is still in use: the library stays loaded while a GPU of it is.
+pub type LastUser = Weak<Nvml>;
 
 /// A loaded driver and its GPUs.
 #[derive(Debug)]
@@ -214,7 +205,7 @@ impl Driver {
     /// Tells, after this is dropped, whether the driver is still in use.
     #[must_use]
     pub fn last_user(&self) -> LastUser {
-        LastUser(Arc::downgrade(&self.nvml))
+        Arc::downgrade(&self.nvml)
     }
 
     /// The GPU with that name.

@@ -1,7 +1,7 @@
 //! Reading the ledger in whatever state the file is: an overlooked lock stays for ever, while
 //! restoring a GPU that owes nothing does no harm.
 
-use pfo_vocabulary::{GpuUuid, JobName, Pid, SessionId, Uid};
+use pfo_vocabulary::{GpuUuid, Pid, SessionId, Uid};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -77,7 +77,7 @@ fn entry_of_json(entry: &Value) -> Option<Entry> {
         memory: field(entry, "memory").unwrap_or(true),
         restore_to_mhz: field(entry, "restore_to_mhz").unwrap_or_default(),
         power_limit: field(entry, "power_limit"),
-        job: field(entry, "job").or_else(unknown_job)?,
+        job: field(entry, "job").or_else(|| "unknown".parse().ok())?,
         uid: field(entry, "uid").unwrap_or(Uid::ROOT),
         pid: field(entry, "pid").unwrap_or(Pid(0)),
         session: field(entry, "session").unwrap_or(SessionId(0)),
@@ -98,10 +98,6 @@ fn has_lost_limit(entry: &Value) -> bool {
 
 fn field<T: DeserializeOwned>(entry: &Value, name: &str) -> Option<T> {
     serde_json::from_value(entry.get(name)?.clone()).ok()
-}
-
-fn unknown_job() -> Option<JobName> {
-    "unknown".parse().ok()
 }
 
 /// A file that was cut off still names GPUs.

@@ -1,4 +1,4 @@
-//! Whoever listens to the progress of a plan can end it: soon, whatever is being done.
+//! A listener to the progress of a plan can end it: soon, at any point of the work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

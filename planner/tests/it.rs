@@ -15,6 +15,7 @@ mod noisy_plans;
 mod noisy_profiles;
 mod optimum;
 mod order_files;
+mod peers_orders;
 mod policies;
 mod properties;
 mod public_api;

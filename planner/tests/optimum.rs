@@ -80,7 +80,7 @@ fn shapes(num_stages: i64) -> impl Strategy<Value = Shape> {
     )
 }
 
-/// The largest difference between the bound and the linear program, as a share, over so many
+/// The largest difference between the bound and the linear program, as a share, over this number of
 /// deadlines from one end to the other. Both must have the same ends.
 fn difference(profile: &Profile, shape: Shape, p2p_power: Watts, deadlines: u32) -> f64 {
     let bound = LowerBound::new(&pipeline(profile, shape), p2p_power);

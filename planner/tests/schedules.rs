@@ -23,10 +23,12 @@ fn settings() -> impl Strategy<Value = Settings> {
         prop::sample::subsequence(vec![Instruction::Load, Instruction::OptimizerStep], 0..=2);
     let transfer = prop_oneof![Just(0.0), 0.001_f64..0.05];
     let limits = prop_oneof![Just(vec![]), (0_u32..3).prop_map(|limit| vec![limit])];
-    (limits, 2_u16..=3, transfer, fixed).prop_map(
-        |(memory_limits, chunks, transfer_time_s, fixed)| Settings {
+    (limits, 2_u16..=3, any::<bool>(), transfer, fixed).prop_map(
+        |(memory_limits, chunks, extra_warm_up, transfer_time_s, fixed)| Settings {
             memory_limits,
             chunks,
+            microbatch_group: None,
+            extra_warm_up,
             delays: Delays { transfer_time_s, ..Delays::default() },
             fixed,
         },

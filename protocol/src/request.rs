@@ -13,7 +13,7 @@ use crate::session::Refusal;
 use crate::settle::SettleTimes;
 use crate::status::{ConfigStatus, Holder, PlanStatus, Status};
 use crate::tap::TappedRank;
-use crate::trial::{TrialLength, TrialResult, TrialRun};
+use crate::trial::{TrialLength, TrialRun};
 
 /// One request to `pfod`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,8 +69,8 @@ pub enum Request {
     LeaseRevoke(LeaseTarget),
     /// Lift revocations.
     LeaseAllow(LeaseTarget),
-    /// Run something for some steps and return what was measured. The connection then holds the job
-    /// for measuring until it asks for [`Request::TrialsEnd`] or ends: no other request changes what the
+    /// Begin to run something. A tap of the job says which steps are to be measured
+    /// ([`TapRecord::TrialBegan`](crate::TapRecord)). The connection then holds the job for measuring until it asks for [`Request::TrialsEnd`] or ends: no other request changes what the
     /// job runs.
     Trial {
         /// The job.
@@ -232,8 +232,13 @@ pub enum Response {
     Revoked(Vec<LeaseStatus>),
     /// To [`Request::LeaseAllow`], the revocations that were lifted.
     Allowed(Vec<RevocationStatus>),
-    /// To [`Request::Trial`], when it is over.
-    Trial(Box<TrialResult>),
+    /// To [`Request::Trial`]. The job changes at its next step.
+    TrialBegan {
+        /// The first step that is to be measured, after those in which the job settles.
+        first_step: u64,
+        /// What the job runs in the trial; `None` is default clocks.
+        plan: Option<PlanStatus>,
+    },
     /// To [`Request::TrialsEnd`], what the job runs from now on or changes to.
     TrialsEnded(Option<PlanStatus>),
     /// To [`Request::SmClocks`], rising.

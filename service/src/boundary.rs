@@ -189,7 +189,7 @@ mod tests {
     /// hook. `None` in that process.
     fn in_own_process(test: &str, work: impl FnOnce()) -> Option<Output> {
         if std::env::var_os("PFO_IN_OWN_PROCESS").is_some() {
-            tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
+            tracing_subscriber::fmt().with_writer(std::io::stderr).init();
             report_panics();
             work();
             return None;

@@ -1,14 +1,14 @@
 //! The log: to the journal with its fields when systemd started the daemon, as text otherwise.
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::filter::{Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, fmt};
+use tracing_subscriber::{Layer, fmt};
 
 use crate::log_limit::Limit;
 
@@ -18,10 +18,9 @@ pub type Messages = &'static [(&'static str, &'static str)];
 
 /// Starts the log. `PFO_LOG` sets the level; the default is `info`.
 pub fn begin_log(identifier: &'static str, messages: Messages) {
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .with_env_var("PFO_LOG")
-        .from_env_lossy();
+    let wanted = std::env::var("PFO_LOG").ok().filter(|wanted| !wanted.is_empty());
+    let filter = wanted.and_then(|wanted| wanted.parse().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     // systemd sets JOURNAL_STREAM where standard error is the journal.
     let journal =
         std::env::var_os("JOURNAL_STREAM").and_then(|_| journal(identifier, messages).ok());
@@ -29,9 +28,9 @@ pub fn begin_log(identifier: &'static str, messages: Messages) {
     match journal {
         Some(journal) => registry.with(journal).init(),
         None => {
-            let text = fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
+            let text = fmt::layer().with_target(false).with_writer(io::stderr);
             // Where the log cannot be written, a complaint about that would panic.
-            let text = text.with_writer(io::stderr).log_internal_errors(false);
+            let text = text.log_internal_errors(false);
             registry.with(text).init();
         }
     }

@@ -164,7 +164,7 @@ struct pfo_counters {
     uint64_t sent;       /* events that the kernel took */
     uint64_t dropped;    /* events without a connection or with a full socket */
     uint64_t reconnects; /* how often a lost lease was regained */
-    uint64_t connected;  /* 1 if the session holds a lease, as far as it knows; else 0 */
+    uint64_t connected;  /* 1 if the session holds a lease and pfod reads, as far as it knows; else 0 */
     uint64_t misplaced;  /* instructions that began outside a step, or before the last one had ended */
     uint64_t untimed;    /* calls on a stream that counted when they were made, CUDA being loaded */
     uint64_t captured;   /* calls that counted for nothing: their stream was captured into a graph */

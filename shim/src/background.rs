@@ -1,5 +1,5 @@
-//! The thread that connects, sends the hello and reconnects. While there is a lease it sleeps
-//! without a timer: the end of a connection is noticed by the event that cannot be sent.
+//! The thread that connects, sends the hello and reconnects. While there is a lease it only looks, once a
+//! second, whether the daemon reads: the end of a connection is noticed by the event that cannot be sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ const LONGEST_ANSWER_TIME: Duration = Duration::from_secs(3600);
 /// How long the reason may follow the end of a connection.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// A connection that ends sooner than this was none: the next attempt does not start from scratch.
 const STEADY: Duration = Duration::from_secs(1);
 
@@ -62,6 +64,8 @@ struct Connector<'a> {
     backoff: Backoff,
     gpu: Option<GpuName>,
     connected_at: Option<Instant>,
+    /// When it was last looked whether the daemon reads.
+    looked_at: Option<Instant>,
     /// Whether it is known what became of the plan with which the job begins.
     checked_plan: bool,
 }
@@ -82,6 +86,7 @@ impl<'a> Connector<'a> {
             backoff: Backoff::new(((rank + 1) << 32 | process).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             gpu: None,
             connected_at: None,
+            looked_at: None,
             checked_plan: false,
         }
     }
@@ -105,7 +110,7 @@ impl<'a> Connector<'a> {
         }
     }
 
-    fn next_task(&self) -> Task {
+    fn next_task(&mut self) -> Task {
         let mut line = self.shared.lock();
         loop {
             match &mut line.phase {
@@ -116,7 +121,17 @@ impl<'a> Connector<'a> {
                     line.phase = Phase::Connecting;
                     return Task::FindOutWhy(link);
                 }
-                Phase::Connected(_) | Phase::Dormant => line = self.shared.wait(line),
+                Phase::Dormant => line = self.shared.wait(line),
+                Phase::Connected(_) => {
+                    let looked_at = *self.looked_at.get_or_insert_with(Instant::now);
+                    let left = LOOK_EVERY.saturating_sub(looked_at.elapsed());
+                    if left.is_zero() {
+                        line.look_for_a_hang();
+                        self.looked_at = None;
+                    } else {
+                        line = self.shared.wait_at_most(line, left);
+                    }
+                }
             }
         }
     }

@@ -85,6 +85,7 @@ mod session;
 mod shared;
 mod stream_ordered;
 mod thread;
+mod unread;
 mod visible;
 
 pub use call::Call;

@@ -10,6 +10,7 @@ use crate::call::Call;
 use crate::lease::Lease;
 use crate::link::{Delivery, Link};
 use crate::problem::{Problem, ProblemCode};
+use crate::unread::Unread;
 
 /// How a session fares, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub struct Counters {
     pub untimed: u64,
     /// How often the session held a lease again after it had lost one.
     pub reconnects: u64,
-    /// Whether it holds one now, as far as it knows: the end of a connection is noticed by the next
-    /// event.
+    /// Whether it holds one now and the daemon reads its events, as far as it knows: the end of a connection is
+    /// noticed by the next event, a daemon that hangs within seconds.
     pub connected: bool,
 }
 
@@ -84,10 +85,13 @@ pub(crate) struct Line {
     open_step: Option<u64>,
     open_unit: Option<Unit>,
     next_microbatch: [[u32; KINDS]; COUNTED_CHUNKS],
+    unread: Unread,
+    /// What is wrong while the daemon does not read.
+    hung: Problem,
 }
 
 impl Line {
-    pub(crate) fn new(first_step: u64, problem: Problem) -> Self {
+    pub(crate) fn new(first_step: u64, problem: Problem, hung: Problem) -> Self {
         Self {
             phase: Phase::Connecting,
             problem: Some(problem),
@@ -103,6 +107,8 @@ impl Line {
             open_step: None,
             open_unit: None,
             next_microbatch: [[0; KINDS]; COUNTED_CHUNKS],
+            unread: Unread::default(),
+            hung,
         }
     }
 
@@ -231,7 +237,7 @@ impl Line {
     pub(crate) fn counters(&self) -> Counters {
         Counters {
             reconnects: self.leases.saturating_sub(1),
-            connected: matches!(self.phase, Phase::Connected(_)),
+            connected: matches!(self.phase, Phase::Connected(_)) && !self.unread.hangs(),
             ..self.counters
         }
     }
@@ -244,6 +250,7 @@ impl Line {
         self.leases += 1;
         // A new session of the daemon's, which counts from 0.
         self.sequence = 0;
+        self.unread = Unread::default();
         self.untimed_told = 0;
     }
 
@@ -255,10 +262,18 @@ impl Line {
     /// Why there is no lease, as far as it is known by now.
     pub(crate) fn problem(&self) -> Option<Problem> {
         if let Phase::Connected(_) = self.phase {
-            return None;
+            return self.unread.hangs().then(|| self.hung.clone());
         }
         let reason = self.problem.clone();
         Some(reason.unwrap_or_else(|| Problem::lost("an event could not be sent")))
+    }
+
+    /// Looks whether the daemon reads the events.
+    pub(crate) fn look_for_a_hang(&mut self) {
+        if let Phase::Connected(link) = &self.phase {
+            let Counters { sent, dropped, .. } = self.counters;
+            self.unread.look(link.unread(), sent, dropped);
+        }
     }
 
     /// Looks whether the daemon has ended the session since the last event.
@@ -293,7 +308,7 @@ mod tests {
     use super::*;
 
     fn line() -> Line {
-        Line::new(5, Problem::no_answer(Path::new("/x")))
+        Line::new(5, Problem::no_answer(Path::new("/x")), Problem::unread(Path::new("/x")))
     }
 
     fn begun(line: &mut Line, instruction: Instruction, chunk: u16, given: Option<u32>) -> u32 {

@@ -225,6 +225,15 @@ impl Link {
         self.stream.as_raw_fd()
     }
 
+    /// How much of the kernel's memory holds what the daemon has not read; 0 if the kernel does not say.
+    #[allow(unsafe_code)]
+    pub(crate) fn unread(&self) -> usize {
+        let mut unread: libc::c_int = 0;
+        // SAFETY: the socket is open, and `TIOCOUTQ` writes one `int`.
+        let asked = unsafe { libc::ioctl(self.fd(), libc::TIOCOUTQ, &raw mut unread) };
+        if asked == 0 { usize::try_from(unread).unwrap_or(0) } else { 0 }
+    }
+
     /// Makes a thread that waits for an answer stop waiting.
     pub(crate) fn interrupt(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);

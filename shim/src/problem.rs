@@ -118,6 +118,14 @@ impl Problem {
         )
     }
 
+    pub(crate) fn unread(socket: &Path) -> Self {
+        Self::new(
+            ProblemCode::NoAnswer,
+            format!("pfod at {} no longer reads what this rank reports", socket.display()),
+            "run `pfoctl status` and `journalctl -u pfod`; the session continues as soon as pfod reads",
+        )
+    }
+
     pub(crate) fn connecting(socket: &Path, errno: Errno, groups: GroupsFrom) -> Self {
         let socket = socket.display();
         match errno {

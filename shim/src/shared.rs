@@ -20,7 +20,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(rank: CheckedRank) -> Self {
-        let line = Line::new(rank.first_step, Problem::no_answer(&rank.socket));
+        let socket = &rank.socket;
+        let line = Line::new(rank.first_step, Problem::no_answer(socket), Problem::unread(socket));
         Self {
             rank,
             line: Mutex::new(line),
@@ -62,6 +63,15 @@ impl Shared {
     /// Sleeps until something changes, without a timer.
     pub(crate) fn wait<'a>(&self, line: MutexGuard<'a, Line>) -> MutexGuard<'a, Line> {
         self.changed.wait(line).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until something changes, but not longer than this.
+    pub(crate) fn wait_at_most<'a>(
+        &self,
+        line: MutexGuard<'a, Line>,
+        longest: Duration,
+    ) -> MutexGuard<'a, Line> {
+        self.changed.wait_timeout(line, longest).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Sleeps, but not beyond the end of the session.

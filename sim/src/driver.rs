@@ -13,7 +13,7 @@ use crate::error::SimError;
 use crate::fault::{ArmedFault, Fault, FaultSlot, FaultSlotCount};
 use crate::gpu_state::{Activity, Board, GpuProcess, GpuState};
 use crate::identity::{GpuUuid, PciBusId};
-use crate::model::GpuModel;
+use crate::model::{GpuModel, ModelFacts};
 use crate::occupation::DriverTime;
 use crate::set_call::SetCall;
 use crate::silicon::Silicon;
@@ -28,6 +28,8 @@ pub struct Driver {
     state: StateFile,
     /// Locks on the file do not keep the threads of one process apart.
     turns: Vec<Mutex<()>>,
+    /// Those of the models, with what is another on a GPU like a measured one.
+    facts: Vec<ModelFacts>,
 }
 
 /// One GPU of an open machine.
@@ -50,7 +52,10 @@ impl Driver {
             });
         }
         let turns = state.gpus().iter().map(|_| Mutex::new(())).collect();
-        Ok(Self { state, turns })
+        let model = |block| model_of(block).unwrap_or(GpuModel::A100);
+        let facts =
+            state.gpus().iter().map(|block| block.facts.load(model(block).facts())).collect();
+        Ok(Self { state, turns, facts })
     }
 
     /// The state file.
@@ -213,6 +218,11 @@ impl<'d> Gpu<'d> {
         model_of(self.block()).unwrap_or(GpuModel::A100)
     }
 
+    /// Its model's figures, with those that are another on a GPU like a measured one.
+    pub fn facts(self) -> &'d ModelFacts {
+        &self.driver.facts[self.index]
+    }
+
     /// Its UUID.
     pub fn uuid(self) -> GpuUuid {
         let [high, low] = &self.block().uuid;
@@ -231,11 +241,7 @@ impl<'d> Gpu<'d> {
 
     /// What decides about its clock and power beside its state.
     pub fn board(self) -> Board<'d> {
-        Board {
-            facts: self.model().facts(),
-            silicon: self.silicon(),
-            curves: Some(&self.block().curves),
-        }
+        Board { facts: self.facts(), silicon: self.silicon(), curves: Some(&self.block().curves) }
     }
 
     /// What it and its driver are like.
@@ -253,10 +259,24 @@ impl<'d> Gpu<'d> {
         self.serial() ^ self.driver_time().calls.wrapping_mul(0xA24B_AED4_963E_E407)
     }
 
-    /// Keeps the driver for as long as a call takes that reads something.
-    pub(crate) fn take_time_to_read(self, ns: u64) {
-        if ns > 0 {
-            self.block().occupation.enter_to_read(MonotonicNs::now(), ns).wait();
+    /// Waits for as long as a call of a function takes that reads something.
+    pub(crate) fn take_time_to_read(self, function: &str) {
+        let reads = self.silicon().reads;
+        let ns = match function {
+            "nvmlDeviceGetTotalEnergyConsumption" => reads.energy.of(self.occasion()),
+            "nvmlDeviceGetPowerManagementLimit" | "nvmlDeviceGetMigMode" => reads.settings_ns,
+            listed if listed.contains("RunningProcesses") => reads.processes_ns,
+            _ => reads.usual_ns,
+        };
+        if ns == 0 {
+            return;
+        }
+        let (occupation, now) = (&self.block().occupation, MonotonicNs::now());
+        if reads.keep_the_driver {
+            occupation.enter_to_read(now, ns).wait();
+        } else {
+            occupation.read_aside(ns);
+            now.after(Duration::from_nanos(ns)).wait();
         }
     }
 
@@ -350,7 +370,7 @@ impl<'d> Gpu<'d> {
 
     /// Locks the SM clock, or unlocks it: takes effect after the settling time.
     pub fn lock_clocks(self, lock: Option<ClockRange>) -> Result<(), SimError> {
-        let (silicon, facts) = (self.silicon(), self.model().facts());
+        let (silicon, facts) = (self.silicon(), self.facts());
         let target = lock.map_or(facts.highest(), |range| range.max);
         let settling = silicon.settling_ns(target, facts.highest(), self.occasion());
         self.update(|state, now| {
@@ -367,7 +387,7 @@ impl<'d> Gpu<'d> {
     /// Caps the power: work that would draw more runs at a lower clock. `None` is the default
     /// limit.
     pub fn cap_power(self, cap: Option<Milliwatts>) -> Result<(), SimError> {
-        let cap = cap.filter(|&cap| cap != self.model().facts().default_power_limit());
+        let cap = cap.filter(|&cap| cap != self.facts().default_power_limit());
         self.update(|state, now| state.timeline.set_power_cap(now, cap))
     }
 
@@ -391,7 +411,7 @@ impl<'d> Gpu<'d> {
 
     /// Switches MIG mode.
     pub fn set_mig(self, on: bool) -> Result<(), SimError> {
-        let facts = self.model().facts();
+        let facts = self.facts();
         if !facts.has_mig {
             return Err(SimError::NotOnThisModel {
                 gpu: self.index,

@@ -37,6 +37,22 @@ pub enum SimError {
         /// What the system said.
         source: io::Error,
     },
+    /// A file of the GPU kit that cannot be used.
+    #[error("{path} has no facts of a GPU that can be simulated: {difference}")]
+    Facts {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        difference: String,
+    },
+    /// No GPU is of the model that was measured.
+    #[error(
+        "--like has facts of {measured}, and no GPU of --gpus is one; leave --gpus out for one of it"
+    )]
+    LikeNone {
+        /// The name of the model.
+        measured: &'static str,
+    },
     /// The file is something else.
     #[error(
         "{path} is not a state file of pfo-sim: {difference}; make a new one with `pfo-sim create`"

@@ -14,6 +14,7 @@ pub mod fault;
 pub mod gpu_state;
 pub mod heat;
 pub mod identity;
+pub mod like;
 pub mod machine;
 pub mod model;
 mod nvml;

@@ -12,6 +12,7 @@ use crate::error::SimError;
 use crate::gpu_state::GpuState;
 use crate::heat::Cooling;
 use crate::identity::{GpuUuid, PciBusId};
+use crate::like::Likeness;
 use crate::model::GpuModel;
 use crate::sensor::Sensor;
 use crate::silicon::{Delay, Silicon};
@@ -94,6 +95,8 @@ pub struct MachinePlan {
     pub cooling: Cooling,
     /// Whether its GPUs are as warm as those that have worked for some minutes.
     pub warm: bool,
+    /// A measured GPU, which those of its model are like.
+    pub like: Option<Likeness>,
     /// Machines of different seed have different UUIDs.
     pub seed: u64,
 }
@@ -115,6 +118,7 @@ impl MachinePlan {
             persistence: true,
             cooling: Cooling::Good,
             warm: false,
+            like: None,
             seed: 0,
         }
     }
@@ -129,6 +133,9 @@ impl MachinePlan {
     pub fn silicon(&self, model: GpuModel) -> Silicon {
         let ns = |duration: Duration| duration.as_nanos() as u64;
         let mut silicon = if self.ideal { Silicon::IDEAL } else { model.silicon() };
+        if let Some(like) = self.like_of(model) {
+            silicon = like.silicon(silicon);
+        }
         if let Some(latency) = self.set_latency {
             silicon.set_call = Delay::always(ns(latency));
         }
@@ -144,6 +151,24 @@ impl MachinePlan {
             self.waits_follow_the_clock.unwrap_or(silicon.waits_follow_the_clock);
         silicon.time_noise_ppm = self.time_noise_ppm.unwrap_or(silicon.time_noise_ppm);
         silicon
+    }
+
+    /// The plan, if its GPUs fit what it says of one.
+    ///
+    /// # Errors
+    /// If none is of the model that was measured.
+    pub fn checked(self) -> Result<Self, SimError> {
+        match &self.like {
+            Some(like) if !self.gpus.0.contains(&like.model) => {
+                Err(SimError::LikeNone { measured: like.facts.name })
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// The measured GPU that GPUs of a model are like.
+    fn like_of(&self, model: GpuModel) -> Option<&Likeness> {
+        self.like.as_ref().filter(|like| like.model == model)
     }
 
     /// Makes the machine's state file and its device files in place of any older ones.
@@ -162,6 +187,7 @@ impl MachinePlan {
                 block.serial.store(uuid.serial(), Ordering::Relaxed);
                 let silicon = self.silicon(*model);
                 block.silicon.store(&silicon);
+                block.facts.store(self.like_of(*model).map_or(model.facts(), |like| &like.facts));
                 let mut state = GpuState::new(now, &silicon);
                 state.persistence = self.persistence;
                 if self.warm {

@@ -3,10 +3,12 @@
 //! Clock ranges and steps are those that `nvidia-smi -q -d SUPPORTED_CLOCKS` prints for the board;
 //! names, PCI ids, core counts, memory sizes and power limits are NVIDIA's data sheets'. The power
 //! that an A100 and an A40 draw while they only wait for a neighbour is the one published with the
-//! Perseus paper (83.64 W, 70.38 W), as is the shape of the compute power curve. For the others
-//! these are assumptions of the right size.
+//! Perseus paper (83.64 W, 70.38 W), as is the shape of the compute power curve. Clocks, idle and
+//! waiting power of an H100 and an H200 were measured (`sim/facts`). For the others these are
+//! assumptions of the right size.
 
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::SimError;
 use crate::units::{Mhz, Milliwatts};
@@ -57,7 +59,7 @@ pub(crate) enum ClockStep {
 }
 
 /// What is fixed about a model.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelFacts {
     /// The name on the command line.
     pub short_name: &'static str,
@@ -90,6 +92,8 @@ pub struct ModelFacts {
     pub p2p_blocking_w: f64,
     /// Power in W of the built-in work at the highest clock.
     pub compute_peak_w: f64,
+    /// How much of the power that rises steeply with the clock rises evenly in its place, in thousandths.
+    pub even_rise_permille: u32,
     /// Board power limit in W: lowest, default and highest that may be set.
     pub power_limit_w: (u32, u32, u32),
     /// Time of the built-in work at the highest clock, relative to an A100's.
@@ -114,6 +118,7 @@ const V100: ModelFacts = ModelFacts {
     idle_w: 42.0,
     p2p_blocking_w: 62.0,
     compute_peak_w: 290.0,
+    even_rise_permille: 0,
     power_limit_w: (150, 300, 300),
     relative_time: 2.2,
 };
@@ -136,6 +141,7 @@ const A40: ModelFacts = ModelFacts {
     idle_w: 32.0,
     p2p_blocking_w: 70.38,
     compute_peak_w: 340.0,
+    even_rise_permille: 0,
     power_limit_w: (100, 300, 300),
     relative_time: 2.1,
 };
@@ -160,6 +166,7 @@ const A100: ModelFacts = ModelFacts {
     idle_w: 54.0,
     p2p_blocking_w: 83.64,
     compute_peak_w: 475.0,
+    even_rise_permille: 0,
     power_limit_w: (100, 400, 400),
     relative_time: 1.0,
 };
@@ -182,6 +189,7 @@ const RTX3090: ModelFacts = ModelFacts {
     idle_w: 26.0,
     p2p_blocking_w: 84.0,
     compute_peak_w: 430.0,
+    even_rise_permille: 0,
     power_limit_w: (100, 350, 366),
     relative_time: 2.0,
 };
@@ -204,6 +212,7 @@ const A6000: ModelFacts = ModelFacts {
     idle_w: 24.0,
     p2p_blocking_w: 74.0,
     compute_peak_w: 350.0,
+    even_rise_permille: 0,
     power_limit_w: (100, 300, 300),
     relative_time: 2.0,
 };
@@ -217,15 +226,16 @@ const H100: ModelFacts = ModelFacts {
     pci_device_id: 0x2330_10DE,
     memory_mib: 81_559,
     memory_bus_bits: 5120,
-    lowest_mhz: 210,
+    lowest_mhz: 345,
     highest_mhz: 1980,
     step: ClockStep::Fifteen,
     memory_mhz: &[2619, 1593],
     idle_memory_mhz: 2619,
     has_mig: true,
-    idle_w: 70.0,
-    p2p_blocking_w: 126.0,
-    compute_peak_w: 930.0,
+    idle_w: 69.8,
+    p2p_blocking_w: 130.6,
+    compute_peak_w: 944.0,
+    even_rise_permille: 0,
     power_limit_w: (200, 700, 700),
     relative_time: 0.45,
 };
@@ -238,16 +248,17 @@ const H200: ModelFacts = ModelFacts {
     cores: 16_896,
     pci_device_id: 0x2335_10DE,
     memory_mib: 143_771,
-    memory_bus_bits: 6144,
-    lowest_mhz: 210,
+    memory_bus_bits: 6016,
+    lowest_mhz: 345,
     highest_mhz: 1980,
     step: ClockStep::Fifteen,
-    memory_mhz: &[3201, 1593],
+    memory_mhz: &[3201, 2201],
     idle_memory_mhz: 3201,
     has_mig: true,
-    idle_w: 76.0,
-    p2p_blocking_w: 132.0,
+    idle_w: 78.3,
+    p2p_blocking_w: 132.3,
     compute_peak_w: 1150.0,
+    even_rise_permille: 0,
     power_limit_w: (200, 700, 700),
     relative_time: 0.42,
 };
@@ -263,6 +274,7 @@ const GH200: ModelFacts = ModelFacts {
     idle_w: 75.0,
     p2p_blocking_w: 130.0,
     compute_peak_w: 960.0,
+    even_rise_permille: 0,
     power_limit_w: (200, 700, 700),
     relative_time: 0.44,
     ..H200
@@ -286,9 +298,16 @@ const B200: ModelFacts = ModelFacts {
     idle_w: 140.0,
     p2p_blocking_w: 230.0,
     compute_peak_w: 1500.0,
+    even_rise_permille: 0,
     power_limit_w: (200, 1000, 1000),
     relative_time: 0.24,
 };
+
+/// Shares of the power of dense work at the highest clock: one that is always there, one that grows with the
+/// clock, and one that grows with the voltage that high clocks need.
+const FIXED: f64 = 0.27;
+const LINEAR: f64 = 0.316;
+const STEEP: f64 = 0.414;
 
 impl GpuModel {
     /// All models, in the order of their numbers in a state file.
@@ -370,7 +389,17 @@ impl ModelFacts {
     /// need.
     pub fn compute_power_w(&self, clock: Mhz) -> f64 {
         let x = f64::from(clock.0) / f64::from(self.highest_mhz);
-        self.compute_peak_w * (0.27 + 0.316 * x + 0.414 * x.powi(6))
+        let even = f64::from(self.even_rise_permille) / 1e3 * STEEP;
+        self.compute_peak_w * (FIXED + (LINEAR + even) * x + (STEEP - even) * x.powi(6))
+    }
+
+    /// The same model with a curve through a power (W) at a clock (MHz), as far as its shape allows.
+    #[must_use]
+    pub(crate) fn with_power_at(self, clock_mhz: f64, watts: f64) -> Self {
+        let x = clock_mhz / f64::from(self.highest_mhz);
+        let steep = FIXED + LINEAR * x + STEEP * x.powi(6);
+        let even = (watts / self.compute_peak_w - steep) / (STEEP * (x - x.powi(6)));
+        Self { even_rise_permille: (even.clamp(0.0, 1.0) * 1e3).round() as u32, ..self }
     }
 
     /// P2P-blocking power by clock: between idle and the published power, which was measured at the
@@ -379,6 +408,46 @@ impl ModelFacts {
         let x = f64::from(clock.0) / f64::from(self.highest_mhz);
         let share = (0.316 * x + 0.414 * x.powi(6)) / 0.73;
         self.idle_w + (self.p2p_blocking_w - self.idle_w) * share
+    }
+}
+
+/// The figures of a GPU in the state file. Only written before anybody else can open the file.
+#[repr(C)]
+pub(crate) struct FactsCell([AtomicU64; 9]);
+
+impl FactsCell {
+    pub(crate) fn store(&self, facts: &ModelFacts) {
+        let (least, default, most) = facts.power_limit_w;
+        let words = [
+            facts.lowest_mhz.into(),
+            facts.highest_mhz.into(),
+            facts.idle_w.to_bits(),
+            facts.p2p_blocking_w.to_bits(),
+            facts.compute_peak_w.to_bits(),
+            facts.even_rise_permille.into(),
+            least.into(),
+            default.into(),
+            most.into(),
+        ];
+        for (shared, word) in self.0.iter().zip(words) {
+            shared.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// What is stored, and the rest as on the model.
+    pub(crate) fn load(&self, model: &ModelFacts) -> ModelFacts {
+        let [lowest, highest, idle, blocking, peak, even, least, default, most] =
+            self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        ModelFacts {
+            lowest_mhz: lowest as u32,
+            highest_mhz: highest as u32,
+            idle_w: f64::from_bits(idle),
+            p2p_blocking_w: f64::from_bits(blocking),
+            compute_peak_w: f64::from_bits(peak),
+            even_rise_permille: even as u32,
+            power_limit_w: (least as u32, default as u32, most as u32),
+            ..*model
+        }
     }
 }
 
@@ -401,6 +470,14 @@ mod tests {
             let model = GpuModel::A100.facts().compute_power_w(Mhz(mhz));
             assert!((model - watts).abs() < 0.05 * watts, "{mhz} MHz: {model} W, not {watts} W");
         }
+    }
+
+    #[test]
+    fn figures_are_the_same_after_a_way_through_shared_memory() {
+        let cell = FactsCell(std::array::from_fn(|_| AtomicU64::new(0)));
+        let odd = ModelFacts { idle_w: 1.5, lowest_mhz: 7, even_rise_permille: 9, ..A100 };
+        cell.store(&odd);
+        assert_eq!(cell.load(&A100), odd);
     }
 
     #[test]

@@ -46,6 +46,32 @@ impl Delay {
     }
 }
 
+/// How long a call that reads something takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// What the driver knows: clocks, power, temperature.
+    pub usual_ns: u64,
+    /// The energy counter.
+    pub energy: Delay,
+    /// What was set: limits and modes.
+    pub settings_ns: u64,
+    /// The processes on the GPU.
+    pub processes_ns: u64,
+    /// Whether it is in the way of other calls and of transfers.
+    pub keep_the_driver: bool,
+}
+
+impl Reads {
+    /// Calls that take no time.
+    const NONE: Self = Self {
+        usual_ns: 0,
+        energy: Delay::always(0),
+        settings_ns: 0,
+        processes_ns: 0,
+        keep_the_driver: true,
+    };
+}
+
 /// What a GPU and its driver are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silicon {
@@ -55,8 +81,8 @@ pub struct Silicon {
     pub settling: Delay,
     /// How much longer that takes the lower the clock is: at 0 MHz by this many thousandths.
     pub settling_to_low_permille: u64,
-    /// How long a call that reads something keeps the driver.
-    pub read_ns: u64,
+    /// How long calls take that read something.
+    pub reads: Reads,
     /// How often the energy counter is refreshed.
     pub energy_refresh_ns: u64,
     /// When the energy counter looks.
@@ -85,7 +111,7 @@ impl Silicon {
         set_call: Delay::always(8 * MS),
         settling: Delay::always(15 * MS),
         settling_to_low_permille: 0,
-        read_ns: 0,
+        reads: Reads::NONE,
         energy_refresh_ns: 20 * MS,
         sensor: Sensor::ALWAYS,
         heat: Heat::NONE,
@@ -103,7 +129,13 @@ impl Silicon {
         set_call: Delay { median_ns: 12 * MS, spread_permille: 250 },
         settling: Delay { median_ns: 5 * MS, spread_permille: 200 },
         settling_to_low_permille: 2000,
-        read_ns: 12_000,
+        reads: Reads {
+            usual_ns: 12_000,
+            energy: Delay::always(12_000),
+            settings_ns: 12_000,
+            processes_ns: 4_500_000,
+            keep_the_driver: true,
+        },
         energy_refresh_ns: 100 * MS,
         sensor: Sensor::ALWAYS,
         heat: Heat::NONE,
@@ -148,7 +180,7 @@ impl GpuModel {
 }
 
 /// Words of a [`SiliconCell`].
-const WORDS: usize = 21;
+const WORDS: usize = 26;
 
 /// The silicon of a GPU in the state file. Only written before anybody else can open the file.
 #[repr(C)]
@@ -156,14 +188,19 @@ pub(crate) struct SiliconCell([AtomicU64; WORDS]);
 
 impl SiliconCell {
     pub(crate) fn store(&self, silicon: &Silicon) {
-        let Silicon { set_call, settling, sensor, heat, .. } = *silicon;
+        let Silicon { set_call, settling, reads, sensor, heat, .. } = *silicon;
         let words = [
             set_call.median_ns,
             set_call.spread_permille,
             settling.median_ns,
             settling.spread_permille,
             silicon.settling_to_low_permille,
-            silicon.read_ns,
+            reads.usual_ns,
+            reads.energy.median_ns,
+            reads.energy.spread_permille,
+            reads.settings_ns,
+            reads.processes_ns,
+            reads.keep_the_driver.into(),
             silicon.energy_refresh_ns,
             sensor.looks_ns,
             sensor.period_ns,
@@ -192,7 +229,13 @@ impl SiliconCell {
             set_call: Delay { median_ns: next(), spread_permille: next() },
             settling: Delay { median_ns: next(), spread_permille: next() },
             settling_to_low_permille: next(),
-            read_ns: next(),
+            reads: Reads {
+                usual_ns: next(),
+                energy: Delay { median_ns: next(), spread_permille: next() },
+                settings_ns: next(),
+                processes_ns: next(),
+                keep_the_driver: next() != 0,
+            },
             energy_refresh_ns: next(),
             sensor: Sensor { looks_ns: next(), period_ns: next() },
             heat: Heat {

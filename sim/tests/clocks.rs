@@ -62,8 +62,8 @@ fn every_model_lists_its_published_clocks() {
             (1410, 81, &[1215]),
             (2100, 127, &[9751, 9501, 5001, 810, 405]),
             (2100, 127, &[8001, 7601, 5001, 810, 405]),
-            (1980, 119, &[2619, 1593]),
-            (1980, 119, &[3201, 1593]),
+            (1980, 110, &[2619, 1593]),
+            (1980, 110, &[3201, 2201]),
         ];
         assert_eq!(nvml.device_count().unwrap(), 7);
         for (gpu, (highest, count, memory)) in expected.into_iter().enumerate() {

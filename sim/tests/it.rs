@@ -3,6 +3,7 @@
 mod clocks;
 mod command_line;
 mod energy;
+mod gpu_kit;
 mod identity;
 mod kills;
 mod laws;

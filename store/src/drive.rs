@@ -121,7 +121,7 @@ struct Driven<S, L> {
 }
 
 /// Takes part in a job for as long as `asked` is open, and then leaves it. It also ends when
-/// something has panicked: drive the job anew, which goes on where this stopped.
+/// something has panicked: drive the job anew, which continues where this stopped.
 pub async fn drive<S: Store, L: LocalJob>(
     store: Arc<S>,
     job: JobId,

@@ -36,7 +36,7 @@ pub enum Topic {
 /// than a slice.
 pub const LARGEST_RECORD: usize = 1024 * 1024;
 
-/// What is noted beside a job, for the node that goes on with it when another one is gone.
+/// What is noted with a job, for the node that continues it when another one is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Note {
     /// The frontier that was loaded last.
@@ -84,8 +84,8 @@ pub struct Measured {
 
 /// A store that all agents of a fleet reach. It may forget a job a while after its last node has left.
 ///
-/// Writes are linearizable: once an agent was told that a write was taken, every later read sees it.
-/// A write that failed with [`StoreError::Away`] may have been taken all the same.
+/// Writes are linearizable: once an agent knows that a write was taken, every later read sees it. A
+/// write that failed with [`StoreError::Away`] may have been taken all the same.
 pub trait Store: Send + Sync + 'static {
     /// What [`watch`](Self::watch) returns.
     type Watch: WatchedJob;

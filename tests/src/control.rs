@@ -74,25 +74,21 @@ impl Client {
 }
 
 impl Client {
-    /// Runs a trial at pfod.
+    /// Runs a trial, which the agent measures.
     ///
     /// # Errors
     /// The refusal.
     pub fn trial(&mut self, name: &str, run: TrialRun, steps: u32) -> Result<TrialResult, Refusal> {
-        let length = after_settling(steps);
-        match self.ask(Request::Trial { job: job(name), run, length })? {
-            Response::Trial(result) => Ok(*result),
-            other => panic!("the answer to a trial is {other:?}"),
-        }
+        self.record(name, run, after_settling(steps), false).map(|recorded| recorded.trial)
     }
 
-    /// Ends the trials of a job at pfod.
+    /// Ends the trials of a job.
     ///
     /// # Errors
     /// The refusal.
     pub fn end_trials(&mut self, name: &str, keep: bool) -> Result<Option<PlanStatus>, Refusal> {
-        match self.ask(Request::TrialsEnd { job: job(name), keep })? {
-            Response::TrialsEnded(plan) => Ok(plan),
+        match self.ask_agent(AgentRequest::RecordingEnd { job: job(name), keep })? {
+            AgentResponse::RecordingEnded(plan) => Ok(plan),
             other => panic!("the answer to the end of trials is {other:?}"),
         }
     }

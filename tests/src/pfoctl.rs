@@ -25,7 +25,9 @@ impl Node {
     /// Runs `pfoctl`.
     #[must_use]
     pub fn pfoctl(&self, user: &Identity, arguments: &[&str]) -> Ran {
-        self.begin_pfoctl(user, arguments).wait_with_output().unwrap().into()
+        let command = Some(format!("pfoctl {}", arguments.join(" ")));
+        let output = self.begin_pfoctl(user, arguments).wait_with_output().unwrap();
+        Ran { command, ..output.into() }
     }
 
     /// Writes a plan to a file that everybody may read; returns its path.

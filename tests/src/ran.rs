@@ -1,5 +1,6 @@
 //! What a command that has ended led to.
 
+use std::fmt;
 use std::process::Output;
 
 use serde_json::Value;
@@ -7,6 +8,8 @@ use serde_json::Value;
 /// What a run of a command led to.
 #[derive(Debug)]
 pub struct Ran {
+    /// The command and its arguments, if they are known.
+    pub command: Option<String>,
     /// The exit code.
     pub code: Option<i32>,
     /// What it printed.
@@ -19,7 +22,7 @@ impl From<Output> for Ran {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-        Self { code: output.status.code(), stdout, stderr }
+        Self { command: None, code: output.status.code(), stdout, stderr }
     }
 }
 
@@ -34,6 +37,30 @@ impl Ran {
     pub fn printed(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
+    }
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(command) = &self.command {
+            writeln!(f, "$ {command}")?;
+        }
+        write_lines(f, &self.stdout)?;
+        if !self.stderr.is_empty() {
+            writeln!(f, "[stderr]")?;
+            write_lines(f, &self.stderr)?;
+        }
+        match self.code {
+            Some(code) => writeln!(f, "[exit code {code}]"),
+            None => writeln!(f, "[ended by a signal]"),
+        }
+    }
+}
+
+fn write_lines(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    match text.is_empty() || text.ends_with('\n') {
+        true => write!(f, "{text}"),
+        false => writeln!(f, "{text}\n[no newline]"),
     }
 }
 

@@ -49,7 +49,7 @@ impl Undisturbed {
         let train = move || {
             while !stop.load(Ordering::Relaxed) {
                 rank.step();
-                // On a busy machine pfod may read nothing for as many steps as fit in a socket.
+                // No faster than pfod reads: a socket holds the events of a few hundred steps.
                 thread::sleep(Duration::from_millis(10));
             }
             assert_eq!(rank.session.problem(), None);

@@ -1,10 +1,10 @@
-//! Waiting for something to come true: often enough to be quick, long enough for a busy machine.
+//! Waiting for something to come true: often enough to be quick, and no longer than [`LONG`].
 
 use std::fmt::Debug;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a machine that does something else as well.
+/// Longer than anything here takes. No test passes because of it: what does not come true fails.
 pub const LONG: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(3);

@@ -76,26 +76,21 @@ fn until_measured(node: &Node, clocks: u32) {
         sweep if sweep.measured >= clocks => Ok(()),
         sweep => Err(format!("{sweep:?}")),
     };
-    // On a busy machine the agent measures a clock again, for much longer.
+    // The agent measures a clock again where its steps scatter, for much longer.
     wait::until_within(Duration::from_secs(180), measured).unwrap();
 }
 
 #[test]
-fn without_an_agent_pfod_leases_swaps_measures_and_reports() {
+fn without_an_agent_pfod_leases_swaps_and_reports() {
     let node = Node::start_with(&Setup::without_agent());
     let training = train(&node);
     node.take_up(JOB, &plan(900));
     until_locks_are(&node, Some(900));
     assert_eq!(node.swap(JOB, SwapTarget::Previous).unwrap().plan, None);
     until_locks_are(&node, None);
-    let table = ClockTable::from(&plan(1200));
-    let run = TrialRun::Plan { label: "tried".into(), table };
-    let mut client = node.control();
-    let trial = client.trial(JOB, run, 3).unwrap();
-    assert_eq!((trial.steps.len(), trial.ranks.len()), (3, STAGES as usize));
-    assert_eq!(client.end_trials(JOB, true).unwrap().unwrap().label, "tried");
-    drop(client);
-    assert_eq!(node.job(JOB).plan.unwrap().label, "tried");
+    node.until_so("status has the energy of steps", || {
+        node.job(JOB).windows.iter().any(|window| window.iteration_energy_j.is_some())
+    });
     training.stop();
     node.assert_only_locked(&[]);
 }

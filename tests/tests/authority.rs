@@ -4,7 +4,9 @@ use pfo_protocol::{
     ClientMessage, ClockTable, DaemonMessage, GpuName, JobSelector, LeaseTarget, Mhz, Pid, Refusal,
     RefusalCode, Request, Response, SettleTimes, SwapTarget, TrialLength, TrialRun, Uid, User,
 };
-use pfo_tests::{Client, Identity, Node, Rank, Relay, Setup, TestPlan, hello, needs_root};
+use pfo_tests::{
+    Client, Identity, Node, Rank, Relay, Setup, TestPlan, assert_printed, hello, needs_root,
+};
 
 const OWN_JOB: &str = "own";
 const FOREIGN_JOB: &str = "foreign";
@@ -217,7 +219,7 @@ fn a_gpu_is_leased_through_every_socket_but_the_agents() {
     }
     let refused = node.control_as_agent().open(hello("lease", 0, 1, gpu())).unwrap_err();
     assert_eq!(refused.code, RefusalCode::NotAuthorized, "{refused}");
-    assert!(refused.message.contains("pfo-agent may not lease GPUs"), "{refused}");
+    assert_printed!(refused);
     let mut acting = on_behalf(node, Uid::ROOT, true);
     acting.say(&ClientMessage::Hello(hello("lease", 0, 1, gpu())));
     assert!(!matches!(acting.answer(), Ok(DaemonMessage::Welcome(_))), "the agent has a lease");
@@ -246,8 +248,8 @@ fn only_its_own_users_can_open_a_socket() {
 fn refusals_through_the_wrong_door_name_the_right_one() {
     needs_root!();
     let doors = Doors::start();
-    let refusal = doors.node.trainer_control().ask(Request::Reload).unwrap_err();
-    assert!(refusal.to_string().contains("admin.sock"), "{refusal}");
-    let refusal = doors.node.control().ask(Request::WatchJobs).unwrap_err();
-    assert!(refusal.message.contains("only pfo-agent may"), "{refusal}");
+    assert_printed!(
+        doors.node.trainer_control().ask(Request::Reload).unwrap_err(),
+        doors.node.control().ask(Request::WatchJobs).unwrap_err(),
+    );
 }

@@ -8,7 +8,8 @@ use pfo_protocol::{
     Mark, Microbatch, Refusal, RefusalCode, Request, Response, Unit, Unsupported,
 };
 use pfo_tests::{
-    Client, GOOD_JOB, Identity, Relay, Setup, TestPlan, Undisturbed, control::job, needs_root,
+    Client, GOOD_JOB, Identity, Relay, Setup, TestPlan, Undisturbed, assert_printed, control::job,
+    needs_root,
 };
 
 /// The last step of an event that pfod takes for possible.
@@ -138,25 +139,25 @@ fn a_payload_that_is_not_what_its_kind_promises_is_refused_with_the_place() {
     let mut long = good.clone();
     long.push(0);
     long[0] += 1;
-    assert!(undisturbed.refused_at_once(&long).contains("1 bytes after its end"));
+    let long = undisturbed.refused_at_once(&long);
     // One byte less.
     let mut short = good.clone();
     short.pop();
     short[0] -= 1;
-    assert!(undisturbed.refused_at_once(&short).starts_with("Hello frame: "));
+    let short = undisturbed.refused_at_once(&short);
     // A text longer than the whole frame.
     let mut text = good.clone();
     text[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
-    assert!(undisturbed.refused_at_once(&text).starts_with("Hello frame: "));
+    let text = undisturbed.refused_at_once(&text);
     // A job's name that would garble a log.
     let job = good.windows(3).position(|bytes| bytes == b"bad").unwrap();
     let mut name = good;
     name[job] = 0x1b;
-    let message = undisturbed.refused_at_once(&name);
-    assert!(message.contains(r"contains '\u{1b}'"), "{message}");
+    let name = undisturbed.refused_at_once(&name);
     // An event of an instruction that does not exist.
     let event = frame(20, 1, 2, &[0xff; 20]);
-    assert!(undisturbed.closed_in_session(&event).starts_with("Event frame: "));
+    let event = undisturbed.closed_in_session(&event);
+    assert_printed!(long, short, text, name, event);
     undisturbed.assert_nothing_else_happened();
 }
 
@@ -229,17 +230,17 @@ fn impossible_events_of_a_real_session_cost_only_that_session() {
 #[test]
 fn an_event_of_an_impossible_step_or_time_ends_its_session() {
     let undisturbed = Undisturbed::start();
+    let mut messages = Vec::new();
     for step in [LATEST + 1, u64::MAX] {
         let mark = Mark::StepBegin(step);
         let event = Event { sequence: 0, client_ns: 0, mark };
         let frame = ClientMessage::Event(event).to_frame().unwrap();
-        let message = undisturbed.closed_in_session(&frame);
-        assert!(message.contains(&format!("step {step} is beyond")), "{message}");
+        messages.push(undisturbed.closed_in_session(&frame));
     }
     let far = Event { sequence: 0, client_ns: u64::MAX, mark: Mark::StepBegin(0) };
     let far = ClientMessage::Event(far).to_frame().unwrap();
-    let message = undisturbed.closed_in_session(&far);
-    assert!(message.contains("more than a minute ahead"), "{message}");
+    messages.push(undisturbed.closed_in_session(&far));
+    assert_printed!(messages.join("\n"));
     undisturbed.assert_nothing_else_happened();
 }
 
@@ -269,7 +270,7 @@ fn a_pipeline_larger_than_any_is_refused_with_its_degree() {
     (position.pp_degree, position.dp_degree, position.tp_degree) = (u32::MAX, u32::MAX, u32::MAX);
     let mut client = undisturbed.connect();
     let refusal = client.open(hello).unwrap_err();
-    assert!(refusal.message.contains("pp_degree is 4294967295"), "{refusal}");
+    assert_printed!(refusal);
     client.assert_ended();
     undisturbed.assert_nothing_else_happened();
 }
@@ -281,16 +282,13 @@ fn names_from_clients_forge_no_line_of_the_log_and_fill_no_table() {
     let forged = "2026-01-01T00:00:00.000000Z ERROR forged";
     client.open(Hello { client: format!("x\n{forged}"), ..undisturbed.hello() }).unwrap();
     let table = ClockTable::from(&TestPlan::distinct(1, 2, 600));
-    for (label, said) in [
-        (format!("x\n{forged}"), "is not one line of text"),
-        ("\u{1b}[2J".to_owned(), "is not one line of text"),
-        (String::new(), "the label has 0 bytes, not 1 to 64"),
-        ("x".repeat(1 << 20), "the label has 1048576 bytes, not 1 to 64"),
-    ] {
+    let labels =
+        [format!("x\n{forged}"), "\u{1b}[2J".to_owned(), String::new(), "x".repeat(1 << 20)];
+    let refusals = labels.map(|label| {
         let request = Request::PlanLoad { job: job("bad"), label, table: table.clone() };
-        let refusal = undisturbed.connect().ask(request).unwrap_err();
-        assert!(refusal.message.contains(said), "{refusal}");
-    }
+        undisturbed.connect().ask(request).unwrap_err().to_string()
+    });
+    assert_printed!(refusals.join("\n"));
     client.say(&ClientMessage::Goodbye);
     client.assert_ended();
     let log = undisturbed.node.log();
@@ -332,13 +330,12 @@ fn an_impossible_number_in_a_clock_table_is_refused_with_its_place() {
         .filter(|place| frame[*place..*place + 4] == 900_u32.to_le_bytes())
         .collect();
     assert_eq!(clocks.len(), 4, "the table has four clocks");
-    for mhz in [0, u32::MAX] {
+    let messages = [0, u32::MAX].map(|mhz| {
         let mut bad = frame.clone();
         bad[clocks[2]..clocks[2] + 4].copy_from_slice(&mhz.to_le_bytes());
-        let message = undisturbed.refused_at_once(&bad);
-        let expected = format!("stage 0, instruction 2: no GPU has a clock of {mhz} MHz");
-        assert!(message.contains(&expected), "{message}");
-    }
+        undisturbed.refused_at_once(&bad)
+    });
+    assert_printed!(messages.join("\n"));
     undisturbed.assert_nothing_else_happened();
 }
 
@@ -349,14 +346,11 @@ fn a_clock_table_that_is_cut_off_or_claims_too_much_is_refused() {
     let request = Request::PlanLoad { job: job(GOOD_JOB), label: "bad".into(), table };
     let whole = ClientMessage::Request(request).to_frame().unwrap();
     let payload = &whole[8..];
-    for length in [1, payload.len() / 2, payload.len() - 1] {
-        let cut = frame(length as u32, 1, 6, &payload[..length]);
-        assert!(undisturbed.refused_at_once(&cut).starts_with("Request frame: "));
-    }
-    for byte in [0xff, b'['] {
-        let garbage = frame(1 << 20, 1, 6, &vec![byte; 1 << 20]);
-        assert!(undisturbed.refused_at_once(&garbage).starts_with("Request frame: "));
-    }
+    let cut = [1, payload.len() / 2, payload.len() - 1]
+        .map(|length| undisturbed.refused_at_once(&frame(length as u32, 1, 6, &payload[..length])));
+    let garbage = [0xff, b'[']
+        .map(|byte| undisturbed.refused_at_once(&frame(1 << 20, 1, 6, &vec![byte; 1 << 20])));
+    assert_printed!(cut.join("\n"), garbage.join("\n"));
     undisturbed.assert_nothing_else_happened();
 }
 

@@ -200,7 +200,7 @@ fn until_measured(node: &BootedNode, job: &BootedJob<'_>, clocks: u32) {
         sweep if sweep.measured >= clocks => Ok(()),
         sweep => Err(format!("{sweep:?}")),
     };
-    // On a busy machine the agent measures a clock again, for much longer.
+    // The agent measures a clock again where its steps scatter, for much longer.
     wait::until_within(Duration::from_secs(180), measured).unwrap();
 }
 

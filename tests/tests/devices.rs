@@ -17,8 +17,8 @@ use pfo_protocol::{
     Request, Response,
 };
 use pfo_tests::{
-    Client, Identity, Node, Rank, Relay, ServiceManager, Setup, TestPlan, Training, devices_in,
-    hello, needs_root, say_skipped, wait,
+    Client, Identity, Node, Rank, Relay, ServiceManager, Setup, TestPlan, Training, assert_printed,
+    devices_in, hello, needs_root, say_skipped, wait,
 };
 
 const JOB: &str = "job";
@@ -150,11 +150,7 @@ fn a_device_file_that_is_made_later_is_used_without_a_restart() {
     fs::remove_file(&device).unwrap();
     let hello = hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)));
     let refusal = Client::connect(&node.socket()).open(hello.clone()).unwrap_err();
-    let missing = format!("{}, which does not exist here", device.display());
-    assert!(refusal.message.contains(&missing), "{refusal}");
-    for remedy in ["`nvidia-modprobe -c 0`", "nvidia-persistenced"] {
-        assert!(refusal.remedy.contains(remedy), "{refusal}");
-    }
+    assert_printed!(refusal);
     fs::write(&device, "").unwrap();
     Client::connect(&node.socket()).open(hello).unwrap();
 }
@@ -354,7 +350,7 @@ fn a_session_keeps_its_lease_over_a_restart_without_its_device_file() {
     assert_eq!((rank.session.problem(), rank.session.counters().reconnects), (None, 0));
     drop(rank);
     let refused = Rank::open_anyway(&node, JOB, 0, 1, 2).session.problem().unwrap();
-    assert!(refused.message.contains("/nvidia0, which does not exist here"), "{refused}");
+    assert_printed!(refused);
 }
 
 #[test]
@@ -370,7 +366,7 @@ fn a_session_without_the_proof_ends_when_the_configuration_requires_it() {
     match without.answer().unwrap() {
         DaemonMessage::Closing(closing) => {
             assert_eq!(closing.reason, ClosingReason::Revoked);
-            assert!(closing.message.contains("/nvidia0"), "{}", closing.message);
+            assert_printed!(closing.message);
         }
         other => panic!("{other:?}"),
     }
@@ -385,12 +381,8 @@ fn without_the_proof_clocks_and_power_limits_end_at_half() {
     let _rank = Rank::open(&node, JOB, 0, 1, 2);
     let load = |mhz| node.load(JOB, &TestPlan::new(1, 2, |_, _| mhz));
     let refusal = load(855).unwrap_err();
-    assert!(refusal.message.contains("870 MHz"), "{refusal}");
     load(870).unwrap();
-    let ran = node.pfoctl(&Identity::own(), &["policy", "explain", "--gpu", "0"]);
-    for said in ["870 to 10000 MHz", "power limits from 150 W", "to any process"] {
-        assert!(ran.stdout.contains(said), "{said}: {ran:?}");
-    }
+    assert_printed!(refusal, node.pfoctl(&Identity::own(), &["policy", "explain", "--gpu", "0"]),);
     let refusal = node.control().ask(Request::PowerLimits(GpuName::Uuid(node.machine.uuid(0))));
     assert!(matches!(refusal, Ok(Response::PowerLimits { lowest_w: 150, .. })), "{refusal:?}");
 }
@@ -400,8 +392,7 @@ fn a_floor_of_the_rule_stands_in_place_of_half() {
     let node = node("[[rule]]\nrequire_device = false\nmin_mhz = 1\nmin_power_limit_w = 120\n");
     let _rank = Rank::open(&node, JOB, 0, 1, 2);
     node.load(JOB, &TestPlan::new(1, 2, |_, _| 210)).unwrap();
-    let ran = node.pfoctl(&Identity::own(), &["policy", "explain", "--gpu", "0"]);
-    assert!(ran.stdout.contains("power limits from 120 W"), "{ran:?}");
+    assert_printed!(node.pfoctl(&Identity::own(), &["policy", "explain", "--gpu", "0"]));
 }
 
 #[test]
@@ -464,7 +455,7 @@ fn a_cuda_ordinal_counts_the_gpus_that_the_process_can_open() {
     }
     let beyond = session_that_can_open(&node, &[1, 3], Some(Gpu::CudaOrdinal(2)));
     let problem = beyond.problem().unwrap();
-    assert!(problem.message.contains("cuda:2 does not exist"), "{problem}");
+    assert_printed!(problem);
 }
 
 #[test]
@@ -486,5 +477,5 @@ fn a_gpu_by_name_that_the_process_cannot_open_is_refused() {
     let named = session_that_can_open(&node, &[1], Some(Gpu::Uuid(node.machine.uuid(0))));
     let problem = named.problem().unwrap();
     assert_eq!(problem.code, ProblemCode::Refused(RefusalCode::NotAuthorized), "{problem}");
-    assert!(problem.message.contains("/nvidia0"), "{problem}");
+    assert_printed!(problem);
 }

@@ -104,11 +104,12 @@ fn a_corrected_plan_that_is_too_slow_is_given_up_by_the_next_agent_too() {
     let training = corrected(&node);
     node.kill_agent();
     // A limit that no plan keeps, and that nobody set anew.
-    let file = node.agent_runtime().join("guards/guards.json");
-    let guards = std::fs::read_to_string(&file).unwrap();
-    let stricter = guards.replace("\"max_slowdown\": 0.05", "\"max_slowdown\": -0.9");
-    assert_ne!(stricter, guards);
-    std::fs::write(&file, stricter).unwrap();
+    let files = std::fs::read_dir(node.agent_runtime().join("standing")).unwrap();
+    let [file] = &files.map(|file| file.unwrap().path()).collect::<Vec<_>>()[..] else { panic!() };
+    let standing = std::fs::read_to_string(file).unwrap();
+    let stricter = standing.replace("\"max_slowdown\":0.05", "\"max_slowdown\":0.0");
+    assert_ne!(stricter, standing);
+    std::fs::write(file, stricter).unwrap();
     node.start_agent();
     node.until_so("it is given up", || guard(&node).is_some_and(|g| g.given_up.is_some()));
     assert!(guard(&node).unwrap().corrected.is_some(), "it is known why");

@@ -12,6 +12,7 @@ mod devices;
 mod doctor;
 mod faults;
 mod foreign_clocks;
+mod gpu_names;
 mod grants;
 mod guard;
 mod languages;

@@ -7,8 +7,8 @@ use nvidia_ml::model::GpuModel;
 use pfo_protocol::{Mhz, Request, Response};
 use pfo_tests::control::job;
 use pfo_tests::{
-    Identity, MICROBATCHES, MachineSetup, Node, Setup, TestPlan, Training, kept_plan, needs_root,
-    programs::program_for_all, true_profile,
+    Identity, MICROBATCHES, MachineSetup, Node, Setup, TestPlan, Training, assert_printed,
+    kept_plan, needs_root, programs::program_for_all, true_profile,
 };
 use serde_json::Value;
 
@@ -42,8 +42,7 @@ fn two_gpus_that_wait_for_each_other_show_the_power_that_plans_use() {
     let mut node = Node::start();
     let user = Identity::trainer();
     let unknown = optimize(&node, &user);
-    assert_eq!(unknown.code, Some(2), "{unknown:?}");
-    assert!(unknown.stderr.contains("the P2P-blocking power is not known"), "{unknown:?}");
+    assert_printed!(unknown);
 
     let helper = helper(&node);
     let measure = ["p2p", "measure", "--helper", &helper, "--steps", "3", "--json"];
@@ -95,28 +94,21 @@ fn the_waits_of_a_running_job_show_the_power_and_it_runs_on_as_before() {
 fn only_administrators_set_a_power() {
     needs_root!();
     let node = Node::start();
+    let (administrator, trainer) = (Identity::administrator(), Identity::trainer());
     let unknown = ["p2p", "set", "65.5", "--model", "NVIDIA A4O"];
-    let refused = node.pfoctl(&Identity::administrator(), &unknown);
-    assert!(
-        refused.code == Some(2) && refused.stderr.contains("models: NVIDIA A40\n"),
-        "{refused:?}"
-    );
-    let shown = node.pfoctl(&Identity::trainer(), &["p2p", "show"]).printed();
-    assert!(shown.contains("No P2P-blocking power is known"), "{shown}");
-    let forced = [&unknown[..], &["--force"]].concat();
-    let _ = node.pfoctl(&Identity::administrator(), &forced).printed();
-    let forget = ["p2p", "set", "--forget", "--model", "NVIDIA A4O"];
-    let _ = node.pfoctl(&Identity::administrator(), &forget).printed();
     let set = ["p2p", "set", "65.5", "--model", "NVIDIA A40"];
-    let refused = node.pfoctl(&Identity::trainer(), &set);
-    assert!(refused.stderr.contains("may not set P2P-blocking powers"), "{refused:?}");
-    let _ = node.pfoctl(&Identity::administrator(), &set).printed();
-    let planned = optimize(&node, &Identity::trainer()).printed();
-    assert!(planned.contains("65.50 W of NVIDIA A40 (set)"), "{planned}");
-    let forget = ["p2p", "set", "--forget", "--model", "NVIDIA A40"];
-    let _ = node.pfoctl(&Identity::administrator(), &forget).printed();
-    let shown = node.pfoctl(&Identity::trainer(), &["p2p", "show"]).printed();
-    assert!(shown.contains("No P2P-blocking power is known"), "{shown}");
+    let forget = ["p2p", "set", "--forget", "--model"];
+    assert_printed!(
+        node.pfoctl(&administrator, &unknown),
+        node.pfoctl(&trainer, &["p2p", "show"]),
+        node.pfoctl(&administrator, &[&unknown[..], &["--force"]].concat()),
+        node.pfoctl(&administrator, &[&forget[..], &["NVIDIA A4O"]].concat()),
+        node.pfoctl(&trainer, &set),
+        node.pfoctl(&administrator, &set),
+        optimize(&node, &trainer),
+        node.pfoctl(&administrator, &[&forget[..], &["NVIDIA A40"]].concat()),
+        node.pfoctl(&trainer, &["p2p", "show"]),
+    );
 }
 
 #[test]
@@ -128,14 +120,13 @@ fn what_a_trainer_measured_is_used_by_others_only_after_an_administrator_set_it(
     let measure = ["p2p", "measure", "--helper", &helper, "--steps", "3"];
     let _ = node.pfoctl(&user, &measure).printed();
     assert!(optimize(&node, &user).printed().contains("A40 (blocking receive on 2 GPUs at "));
-    for others in [&other, &Identity::administrator()] {
-        let unknown = optimize(&node, others);
-        assert!(unknown.stderr.contains("the P2P-blocking power is not known"), "{unknown:?}");
-    }
     let set = ["p2p", "set", "65.5", "--model", "NVIDIA A40"];
-    let _ = node.pfoctl(&Identity::administrator(), &set).printed();
-    let planned = optimize(&node, &other).printed();
-    assert!(planned.contains("65.50 W of NVIDIA A40 (set)"), "{planned}");
+    assert_printed!(
+        optimize(&node, &other),
+        optimize(&node, &Identity::administrator()),
+        node.pfoctl(&Identity::administrator(), &set),
+        optimize(&node, &other),
+    );
 }
 
 #[test]

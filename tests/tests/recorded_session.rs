@@ -3,7 +3,7 @@
 use std::fs;
 
 use pfo_protocol::{DaemonMessage, RefusalCode};
-use pfo_tests::{Client, Node, ServiceManager, Setup};
+use pfo_tests::{Client, Node, ServiceManager, Setup, assert_printed};
 use serde_json::Value;
 
 const KIT: &str = include_str!("../../protocol/frames/session.json");
@@ -46,10 +46,7 @@ fn a_session_recorded_from_release_0_1_is_refused_with_what_it_lacks() {
     client.send(&hello_of(node.machine.uuid(1).as_str()));
     let refusal = client.until_welcome().unwrap_err();
     assert_eq!(refusal.code, RefusalCode::NotAuthorized);
-    let device = node.machine.device(1);
-    assert!(refusal.message.contains(device.to_str().unwrap()), "{refusal}");
-    assert!(refusal.remedy.contains("libpfo 0.2"), "{refusal}");
-    assert!(refusal.remedy.contains("require_device = false"), "{refusal}");
+    assert_printed!(refusal);
 }
 
 #[test]
@@ -102,6 +99,6 @@ fn the_list_of_gpus_is_served_as_release_0_1_asks_for_it_and_nothing_else_of_it_
     client.send(&status_of_release_0_1);
     let Ok(DaemonMessage::Refusal(refusal)) = client.answer() else { panic!("no refusal") };
     assert_eq!(refusal.code, RefusalCode::Malformed);
-    assert!(refusal.message.contains("release 0.1"), "{refusal}");
+    assert_printed!(refusal);
     client.assert_ended();
 }

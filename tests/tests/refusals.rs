@@ -4,7 +4,7 @@ use pfo::ProblemCode;
 use pfo_protocol::{GpuName, Refusal, RefusalCode, Request, SwapTarget};
 use pfo_tests::{
     Client, Identity, MICROBATCHES, MachineSetup, Node, Rank, STAGES, Setup, TestPlan, Training,
-    control::swap, hello, needs_root,
+    assert_printed, control::swap, hello, needs_root,
 };
 
 const JOB: &str = "job";
@@ -17,8 +17,7 @@ fn refused(node: &Node, rank: u32, stages: u32, gpu: GpuName) -> Refusal {
 fn misfit(node: &Node, plan: &TestPlan) -> String {
     let refusal = node.load(JOB, plan).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
-    assert!(refusal.remedy.contains("pfoctl plan optimize"), "{refusal}");
-    refusal.message
+    refusal.to_string()
 }
 
 #[test]
@@ -113,22 +112,11 @@ fn a_plan_that_does_not_fit_is_refused_with_the_first_difference() {
     let node = Node::start_with(&setup);
     let ranks = Rank::open_all(&node, JOB, 2, 3);
     let plan = |stages, microbatches| TestPlan::new(stages, microbatches, |_, _| 900);
-    assert_eq!(misfit(&node, &plan(4, 3)), "the plan has 4 stages, the job 2");
-    assert_eq!(misfit(&node, &plan(2, 4)), "the plan has 4 microbatches, rank 0 said 3");
     let odd = TestPlan::new(2, 3, |stage, i| if (stage, i) == (1, 2) { 901 } else { 900 });
-    assert_eq!(
-        misfit(&node, &odd),
-        "stage 1 asks for 901 MHz in instruction 2, which NVIDIA A40 of rank 1 does not support; \
-         the nearest are 900 MHz and 915 MHz"
-    );
     let high = TestPlan::new(2, 3, |stage, i| if (stage, i) == (0, 5) { 1515 } else { 900 });
-    assert_eq!(
-        misfit(&node, &high),
-        "stage 0 asks for 1515 MHz in instruction 5, but the administrator allows rank 0 300 MHz to \
-         1500 MHz ([lease], as no rule matches)"
-    );
     let low = TestPlan::new(2, 3, |_, _| 210);
-    assert!(misfit(&node, &low).contains("stage 0 asks for 210 MHz in instruction 0"));
+    let plans = [plan(4, 3), plan(2, 4), odd, high, low];
+    assert_printed!(plans.map(|plan| misfit(&node, &plan)).join("\n"));
     // None of them is kept.
     assert_eq!(node.job(JOB).loaded, None);
     assert_eq!(node.swap(JOB, SwapTarget::Loaded).unwrap_err().code, RefusalCode::NoPlan);
@@ -148,11 +136,7 @@ fn a_plan_for_another_order_than_the_ranks_have_run_is_refused() {
     rank.session.step_end();
     rank.session.step_begin();
     node.until_is("the rank's step", &Some(1), || node.rank(JOB, 0).step);
-    assert_eq!(
-        misfit(&node, &TestPlan::new(1, 2, |_, _| 900)),
-        "instruction 0 of stage 0 is forward of microbatch 0 in the plan, but rank 0 ran backward of \
-         microbatch 0"
-    );
+    assert_printed!(misfit(&node, &TestPlan::new(1, 2, |_, _| 900)));
 }
 
 #[test]
@@ -160,12 +144,11 @@ fn pfoctl_tells_a_refusal_in_the_same_words_with_its_exit_code() {
     let node = Node::start();
     let _rank = Rank::open(&node, JOB, 0, 1, 3);
     let plan = node.plan_file("plan.json", &TestPlan::new(2, 3, |_, _| 900).to_json());
-    let ran = node.pfoctl(&Identity::own(), &["plan", "swap", JOB, &plan]);
-    assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(ran.stderr.contains("the plan has 2 stages, the job 1"), "{ran:?}");
+    assert_printed!(node.pfoctl(&Identity::own(), &["plan", "swap", JOB, &plan]));
+    // Root asks for anybody's job.
     let ran = node.pfoctl(&Identity::own(), &["plan", "swap", "nosuch", &plan]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(ran.stderr.contains("no job nosuch on this node"), "{ran:?}");
+    assert!(ran.stderr.contains(" has no job nosuch on this node\n"), "{ran:?}");
 }
 
 #[test]
@@ -174,10 +157,8 @@ fn a_user_outside_the_group_is_refused_and_trains_on_at_default_clocks() {
     let node = Node::start();
     let outsider = Identity::outsider();
     // First the socket's mode keeps the user out, then, with that opened up, the daemon itself.
-    for (mode, code, said) in [
-        (0o660, 151, "may not open"),
-        (0o666, 2, "user 61237 may not lease GPUs: that requires group games"),
-    ] {
+    let mut printed = Vec::new();
+    for (mode, code) in [(0o660, 151), (0o666, 2)] {
         use std::os::unix::fs::PermissionsExt;
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(node.socket(), permissions).unwrap();
@@ -190,12 +171,11 @@ fn a_user_outside_the_group_is_refused_and_trains_on_at_default_clocks() {
             assert_eq!(rank["steps"].as_array().unwrap().len(), 3);
             let problem = &rank["problem_at_setup"];
             assert_eq!(problem["code"], code, "{problem}");
-            let message = problem["message"].as_str().unwrap();
-            assert!(message.contains(said), "{message}");
+            printed.push(problem["message"].as_str().unwrap().to_owned());
         }
-        let ran = node.pfoctl(&outsider, &["status"]);
-        assert_eq!(ran.code, Some(4), "{ran:?}");
+        printed.push(node.pfoctl(&outsider, &["status"]).to_string());
     }
+    assert_printed!(printed.join("\n"));
     for gpu in 0..STAGES as usize {
         assert!(node.machine.clocks_set(gpu).is_empty() && node.machine.memory_lock(gpu).is_none());
     }
@@ -211,11 +191,10 @@ fn another_users_job_is_neither_seen_nor_swapped_but_by_an_administrator() {
     let training = Training::start_on_plan(&node, JOB, &owner, &plan);
     let other = Identity::other_trainer();
     let uid = owner.uid.to_string();
-    let ran = node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks", "--user", &uid]);
-    assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(ran.stderr.contains("user 61235 may not change another user's job"), "{ran:?}");
-    let ran = node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks"]);
-    assert!(ran.stderr.contains("user 61235 has no job job on this node"), "{ran:?}");
+    assert_printed!(
+        node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks", "--user", &uid]),
+        node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks"]),
+    );
     let seen = node.pfoctl(&other, &["status", "--json"]).json();
     assert_eq!(seen["jobs"].as_array().unwrap().len(), 0, "{seen}");
     assert_eq!(node.job(JOB).plan.unwrap().number, 1);
@@ -264,11 +243,10 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
-    for arguments in [&["clocks", "reset"][..], &["clocks", "reset", "--all"]] {
-        let ran = node.pfoctl(&Identity::trainer(), arguments);
-        assert_eq!(ran.code, Some(4), "{ran:?}");
-        assert!(ran.stderr.contains("user 61234 may not reset clocks"), "{ran:?}");
-    }
+    assert_printed!(
+        node.pfoctl(&Identity::trainer(), &["clocks", "reset"]),
+        node.pfoctl(&Identity::trainer(), &["clocks", "reset", "--all"]),
+    );
     let outcomes = |all: &[&str]| {
         let arguments = [&["clocks", "reset", "--json"], all].concat();
         let ran = node.pfoctl(&Identity::administrator(), &arguments);

@@ -9,7 +9,8 @@ use pfo_protocol::{
     SweepEnd, SweepOrder, SweepSettings, SweepState, SweepStatus,
 };
 use pfo_tests::{
-    Identity, Node, Ran, STAGES, Training, needs_root, programs::program, true_profile, wait,
+    Identity, Node, Ran, STAGES, Training, assert_printed, needs_root, programs::program,
+    true_profile, wait,
 };
 
 const JOB: &str = "job";
@@ -54,7 +55,7 @@ fn stored(node: &Node) -> Vec<StoredProfile> {
     }
 }
 
-/// On a busy machine the agent measures a clock again, for much longer.
+/// The agent measures a clock again where its steps scatter, for much longer.
 fn until_measured(node: &Node, clocks: u32) {
     let limit = Duration::from_secs(180);
     let are_measured = || match sweep(node) {
@@ -117,8 +118,8 @@ fn a_sweep_outlives_a_killed_daemon_and_stores_what_the_gpus_take() {
     node.start_daemon();
     let again = sweep(&node).unwrap();
     assert!((1..3).contains(&again.measured), "{again:?}");
-    let said = Ran::from(waiting.wait_with_output().unwrap()).printed();
-    assert!(said.contains("3 clocks of job job measured"), "{said}");
+    // What it says meanwhile depends on when pfod is missed.
+    let ended = Ran::from(waiting.wait_with_output().unwrap()).printed();
     until_no_clock_is_locked(&node);
 
     let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
@@ -133,8 +134,7 @@ fn a_sweep_outlives_a_killed_daemon_and_stores_what_the_gpus_take() {
     }
 
     let reuse = [&["profile", "start", JOB, "--reuse"], &FEW_CLOCKS[..]].concat();
-    let reused = node.pfoctl(&user, &reuse).printed();
-    assert!(reused.contains("Nothing to measure"), "{reused}");
+    assert_printed!(ended, node.pfoctl(&user, &reuse));
     let profile = node.directory().join("swept.csv");
     std::fs::write(&profile, csv).unwrap();
     let frontier = node.directory().join("swept.frontier");
@@ -151,9 +151,8 @@ fn a_sweep_holds_its_job_until_it_is_paused_and_continues_there() {
     node.pfoctl(&user, &["profile", "start", JOB, "--steps", "1"]).printed();
     until_measured(&node, 1);
     let twice = node.pfoctl(&user, &["profile", "start", JOB]);
-    assert!(twice.stderr.contains("holds job job") || twice.stderr.contains("being swept"));
     let held = node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err();
-    assert!(held.message.contains("a sweep or tune that user"), "{held}");
+    assert_printed!(twice, held);
 
     node.pfoctl(&user, &["profile", "pause", JOB]).printed();
     until_no_clock_is_locked(&node);
@@ -169,10 +168,10 @@ fn a_sweep_holds_its_job_until_it_is_paused_and_continues_there() {
 
     node.pfoctl(&user, &["profile", "resume", JOB]).printed();
     until_measured(&node, paused.measured + 1);
-    let kept = node.pfoctl(&user, &["profile", "stop", JOB, "--keep"]).printed();
-    assert!(kept.contains("stored the profile of job"), "{kept}");
+    let mut kept = node.pfoctl(&user, &["profile", "stop", JOB, "--keep"]);
+    kept.stdout = kept.stdout.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
     let over = node.pfoctl(&user, &["profile", "export", JOB, "--so-far"]);
-    assert!(over.stderr.contains("the sweep of job job is over"), "{over:?}");
+    assert_printed!(kept, over);
     let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
     assert_rows_of(2, &csv);
     until_no_clock_is_locked(&node);
@@ -226,8 +225,7 @@ fn a_sweep_that_is_stopped_leaves_nothing_but_default_clocks() {
     let (node, training) = start(&user);
     node.pfoctl(&user, &["profile", "start", JOB, "--steps", "1"]).printed();
     until_measured(&node, 1);
-    let stopped = node.pfoctl(&user, &["profile", "stop", JOB]).printed();
-    assert!(stopped.contains("discarded"), "{stopped}");
+    assert_printed!(node.pfoctl(&user, &["profile", "stop", JOB]));
     assert_eq!(sweep(&node).unwrap().state, SweepState::Ended(SweepEnd::Stopped));
     until_no_clock_is_locked(&node);
     assert_eq!(stored(&node), []);
@@ -288,26 +286,23 @@ fn only_its_user_and_administrators_see_a_sweep_and_its_profile() {
     let owner = user.uid.to_string();
     let start = ["profile", "start", JOB, "--steps", "1", "--stride", "900", "--model", "team/gpt"];
     let refused = node.pfoctl(&other, &[&start[..], &["--user", &owner]].concat());
-    assert!(refused.stderr.contains("another user's job"), "{refused:?}");
     node.pfoctl(&administrator, &[&start[..], &["--wait"]].concat()).printed();
 
     let export = ["profile", "export", "team/gpt", "--user", &owner];
-    let hidden = node.pfoctl(&other, &export).stderr;
-    assert!(
-        hidden.contains("no such profile") && hidden.contains("none that you may see"),
-        "{hidden}"
-    );
-    let mistyped = node.pfoctl(&administrator, &["profile", "export", "team/gtp"]).stderr;
-    assert!(mistyped.contains("there are profiles of team/gpt\n"), "{mistyped}");
-    assert!(node.pfoctl(&other, &["profile", "list"]).printed().contains("No profile"));
-    assert!(node.pfoctl(&other, &["profile", "status"]).printed().contains("No job"));
     for who in [&user, &administrator] {
         let csv = node.pfoctl(who, &export[..3]).printed();
         assert_rows_of(2, &csv);
     }
     let so_far = ["profile", "export", JOB, "--so-far", "--user", &owner];
-    assert!(node.pfoctl(&other, &so_far).stderr.contains("another user's job"));
     let stop = ["profile", "stop", JOB, "--user", &owner];
-    assert!(node.pfoctl(&other, &stop).stderr.contains("another user's job"));
+    assert_printed!(
+        refused,
+        node.pfoctl(&other, &export),
+        node.pfoctl(&administrator, &["profile", "export", "team/gtp"]),
+        node.pfoctl(&other, &["profile", "list"]),
+        node.pfoctl(&other, &["profile", "status"]),
+        node.pfoctl(&other, &so_far),
+        node.pfoctl(&other, &stop),
+    );
     training.stop();
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use pfo_protocol::{
     ClientMessage, ClockTable, Mhz, Pid, RefusalCode, Request, SwapTarget, TrialLength, TrialRun,
 };
-use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, TestPlan, Training, control::job};
+use pfo_tests::{
+    Identity, MICROBATCHES, Node, STAGES, TestPlan, Training, assert_printed, control::job,
+};
 
 const JOB: &str = "job";
 
@@ -31,7 +33,7 @@ fn until_no_clock_is_locked(node: &Node) {
 #[test]
 fn a_trial_measures_every_step_and_the_job_keeps_what_it_ran_if_asked_to() {
     let (node, training) = start();
-    let mut client = node.control();
+    let mut client = node.agent_control();
     let slow = client.trial(JOB, plan(900), 3).unwrap();
     let fast = client.trial(JOB, plan(1740), 3).unwrap();
     for trial in [&slow, &fast] {
@@ -58,13 +60,13 @@ fn a_trial_measures_every_step_and_the_job_keeps_what_it_ran_if_asked_to() {
 #[test]
 fn a_uniform_clock_is_locked_on_every_gpu_until_the_connection_ends() {
     let (node, training) = start();
-    let mut client = node.control();
+    let mut client = node.agent_control();
     let trial = client.trial(JOB, TrialRun::Uniform(Mhz(1005)), 2).unwrap();
     for gpu in 0..trial.ranks.len() {
         assert_eq!(node.machine.sm_lock(gpu), Some(1005));
     }
     let refusal = client.end_trials(JOB, true).unwrap_err();
-    assert!(refusal.message.contains("only for measuring"), "{refusal}");
+    assert_printed!(refusal);
     drop(client);
     until_no_clock_is_locked(&node);
     assert_eq!(node.job(JOB).plan, None);
@@ -90,19 +92,19 @@ fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
 #[test]
 fn a_job_held_for_measuring_is_changed_by_its_holder_only() {
     let (node, training) = start();
-    let mut client = node.control();
+    let mut client = node.agent_control();
     client.trial(JOB, plan(900), 1).unwrap();
-    let held = |refusal: pfo_protocol::Refusal| {
-        assert_eq!(refusal.code, RefusalCode::LimitReached);
-        assert!(refusal.message.contains("holds job job for measuring"), "{refusal}");
-    };
     let by = node.job(JOB).measured_by.unwrap();
     assert_eq!((by.uid, by.pid), (Identity::own().uid, Some(Pid(std::process::id()))));
-    held(node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err());
-    held(node.control().trial(JOB, TrialRun::DefaultClocks, 1).unwrap_err());
+    let swap = node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err();
+    let trial = node.agent_control().trial(JOB, TrialRun::DefaultClocks, 1).unwrap_err();
+    assert_eq!([swap.code, trial.code], [RefusalCode::LimitReached; 2]);
+    assert_printed!(swap, trial);
     client.end_trials(JOB, false).unwrap();
     node.until("the job is free", || {
-        node.control().trial(JOB, TrialRun::DefaultClocks, 1).map_err(|refusal| refusal.message)
+        node.agent_control()
+            .trial(JOB, TrialRun::DefaultClocks, 1)
+            .map_err(|refusal| refusal.message)
     });
     node.until_is("who measures", &None, || node.job(JOB).measured_by);
     training.stop();
@@ -111,10 +113,10 @@ fn a_job_held_for_measuring_is_changed_by_its_holder_only() {
 #[test]
 fn a_clock_that_a_rank_may_not_have_is_not_tried_and_leaves_the_job_alone() {
     let (node, training) = start();
-    let mut client = node.control();
+    let mut client = node.agent_control();
     let refusal = client.trial(JOB, TrialRun::Uniform(Mhz(1001)), 1).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
-    assert!(refusal.message.contains("1001 MHz"), "{refusal}");
+    assert_printed!(refusal);
     assert_eq!((node.job(JOB).plan, node.job(JOB).swap_at_step), (None, None));
     training.stop();
 }
@@ -122,7 +124,7 @@ fn a_clock_that_a_rank_may_not_have_is_not_tried_and_leaves_the_job_alone() {
 #[test]
 fn after_a_kill_in_a_trial_the_next_daemon_sets_default_clocks() {
     let (mut node, training) = start();
-    let mut client = node.control();
+    let mut client = node.agent_control();
     client.trial(JOB, plan(900), 1).unwrap();
     node.kill_daemon();
     node.start_daemon();
@@ -141,7 +143,7 @@ fn after_a_kill_in_a_trial_the_next_daemon_sets_default_clocks() {
 #[test]
 fn a_trial_of_a_job_whose_rank_goes_away_ends_and_says_so() {
     let (node, training) = start();
-    let mut client = node.control();
+    let mut client = node.agent_control();
     client.be_patient_for(Duration::from_secs(60));
     let trial = std::thread::spawn(move || client.trial(JOB, TrialRun::DefaultClocks, 50_000));
     std::thread::sleep(Duration::from_millis(100));

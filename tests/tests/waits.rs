@@ -7,8 +7,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use nvidia_ml::machine::MachinePlan;
 use pfo::Call;
-use pfo_protocol::{ClockTable, Mhz, PlannedUnit, Request, Response, TrialLength, TrialRun};
-use pfo_tests::control::job;
+use pfo_protocol::{ClockTable, Mhz, PlannedUnit, TrialLength, TrialRun};
 use pfo_tests::{
     Client, Identity, MICROBATCHES, MachineSetup, Node, Rank, STAGES, Setup, TestPlan, Training,
 };
@@ -168,8 +167,7 @@ fn a_job_whose_waits_become_irregular_is_late_a_few_times_and_then_no_more() {
 fn measured(client: &mut Client, plan: &TestPlan, wait: Option<u32>) -> (f64, f64) {
     let run = TrialRun::Plan { label: format!("{wait:?}"), table: table(plan, wait) };
     let length = TrialLength { settling_steps: STEPS + 2, steps: MEASURED as u32 };
-    let answer = client.ask(Request::Trial { job: job(JOB), run, length }).unwrap();
-    let Response::Trial(trial) = answer else { panic!("{answer:?}") };
+    let trial = client.record(JOB, run, length, false).unwrap().trial;
     let mut times_s: Vec<_> = trial.steps.iter().map(|step| step.time_s).collect();
     times_s.sort_by(f64::total_cmp);
     let energy_j: f64 = trial.steps.iter().filter_map(|step| step.energy_j).sum();
@@ -191,7 +189,7 @@ fn clocks_of_waits_save_energy_and_no_step_takes_longer_however_slowly_a_gpu_set
         training.until_leased(&node);
         training.until_step(&node, 1);
         let plan = TestPlan::new(STAGES, MICROBATCHES, |_, _| 1500);
-        let mut client = node.control();
+        let mut client = node.agent_control();
         let before = measured(&mut client, &plan, None);
         let with = measured(&mut client, &plan, Some(210));
         let after = measured(&mut client, &plan, None);

@@ -18,12 +18,12 @@ use crate::budget::known::Known;
 use crate::budget::level::Level;
 use crate::budget::partitions::Partitions;
 use crate::budget::report::{Shown, sees};
-use crate::fleet::Fleet;
 use crate::job::JobKey;
 use crate::ledger::Ledger;
 use crate::pfod::{Pfod, Questions};
 use crate::refusal::not_written;
 use crate::settings::InForce;
+use crate::steer::Steering;
 use crate::straggler::Stragglers;
 
 /// Budgets and terms that there may be.
@@ -40,13 +40,13 @@ pub(crate) struct BudgetMeans {
     pub(crate) settings: Arc<InForce>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) files: Arc<BudgetFiles>,
-    pub(crate) fleet: Option<Arc<Fleet>>,
+    pub(crate) steering: Arc<Steering>,
 }
 
 impl BudgetMeans {
     /// Who makes plans of jobs that have ranks on other nodes.
     pub(super) fn makers(&self) -> Option<Makers> {
-        let fleet = Arc::clone(self.fleet.as_ref()?);
+        let fleet = Arc::clone(self.steering.fleet.as_ref()?);
         Some(Makers { fleet, stragglers: Arc::clone(&self.stragglers) })
     }
 }
@@ -69,7 +69,8 @@ pub(crate) struct Budgets {
 
 impl Budgets {
     pub(crate) fn new(means: BudgetMeans) -> Arc<Self> {
-        let link = means.fleet.clone().map(|fleet| Link::new(fleet, Arc::clone(&means.files)));
+        let link =
+            means.steering.fleet.clone().map(|fleet| Link::new(fleet, Arc::clone(&means.files)));
         Arc::new(Self {
             means,
             link,

@@ -1,5 +1,6 @@
-//! Power limits of GPUs: the backstop of a budget. They hold at once and whatever a job does, but cost it more
-//! than a plan. `pfod` keeps each within the policy of its lease, and undoes it with the lease.
+//! Power limits of GPUs: the backstop of a budget. They take effect at once, independently of the
+//! job, but cost it more than a plan. `pfod` keeps each within the policy of its lease, and undoes
+//! it with the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ pub(super) struct Caps(BTreeMap<GpuUuid, Cap>);
 struct Cap {
     /// The power that it is held below, in watts; none if it is to be let go.
     limit_w: Option<u32>,
-    /// What `pfod` was asked for last.
+    /// The last request to `pfod`.
     asked_w: Option<u32>,
 }
 

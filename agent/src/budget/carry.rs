@@ -28,7 +28,7 @@ impl Change {
             let ordered = Ordered { label: uniform_label(mhz), tag };
             return Ok(Self { ordered, target: SwapTarget::Uniform(mhz) });
         }
-        let frontier = means.stragglers.find(job)?;
+        let frontier = means.stragglers.loaded(job)?;
         let plan = move |frontier: &JobFrontier| frontier.plan_in_budget(tag);
         let Labelled { label, table } = means.stragglers.make(&frontier, plan).await?;
         let ordered = Ordered { label: label.clone(), tag };

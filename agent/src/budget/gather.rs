@@ -266,7 +266,7 @@ async fn own(
 ) -> Option<Own> {
     let key = JobKey::of(job);
     let own_plan = job.plan.as_ref().map(|plan| plan.label.clone());
-    let plan = match frontier.and_then(|frontier| frontier.before_straggler()) {
+    let plan = match frontier.and_then(|_| means.steering.standings.before_straggler(&key)) {
         Some(before) => before,
         None if own_plan.is_none() => None,
         None => {

@@ -25,7 +25,8 @@ const OF_SPEED: f64 = 1.25;
 /// are its first choice.
 const PREFERRED: f64 = 1e-4;
 
-/// The curve of a job with a frontier, of so many pipelines. What is faster than its own plan is left out.
+/// The curve of a job with a frontier and this number of pipelines, without points faster than its
+/// own plan.
 ///
 /// # Errors
 /// If a number is none.
@@ -55,7 +56,7 @@ pub(super) fn of_frontier(
     Curve::new([own].into_iter().chain(slower), slowest)
 }
 
-/// The place of the last of so many plans, and which share of them is chosen from.
+/// The place of the last of these plans, and the share of them to choose from.
 fn most(plans: usize) -> (u32, u32) {
     (plans.saturating_sub(1) as u32, plans.div_ceil(MOST_PLANS).max(1) as u32)
 }

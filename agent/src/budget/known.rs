@@ -160,7 +160,7 @@ impl Known {
         self.problem = Some(why);
     }
 
-    /// Whether a change to this point is to be asked for.
+    /// Whether to request a change to this point.
     pub(super) fn is_due(&self, tag: u32) -> bool {
         self.newest != Some(tag)
     }

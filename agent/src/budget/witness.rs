@@ -43,8 +43,9 @@ impl Witness {
         self.readings.push_back(reading);
     }
 
-    /// What was drawn at least, in watts, whatever the trainer says; none while too little was read. A
-    /// counter is read when a step begins, so the first reading may be as old as the look before it.
+    /// The least power that was drawn, in watts, independently of the trainer's reports; none
+    /// before enough readings. A counter is read when a step begins, so the first reading may be as
+    /// old as the look before it.
     pub(super) fn least_w(&self) -> Option<f64> {
         let (first, last) = (self.readings.front()?, self.readings.back()?);
         if self.readings.len() <= LEAST {

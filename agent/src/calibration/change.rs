@@ -12,7 +12,7 @@ use pfo_protocol::{Instruction, Mhz, TapRecord};
 
 use crate::watch::StageTimes;
 
-/// The instruction before a change is at its own clock for sure when that was asked for this long
+/// The instruction before a change certainly runs at its own clock if that was requested this long
 /// before it began.
 const SURELY_SETTLED_NS: u64 = 100_000_000;
 

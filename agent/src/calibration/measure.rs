@@ -69,6 +69,8 @@ struct Seen {
     counters: BTreeMap<Rank, Counter>,
     /// What each rank ran in its newest whole step, and in this one so far.
     steps: BTreeMap<Rank, (Vec<Unit>, Vec<Unit>)>,
+    /// The last step that each rank has begun.
+    begun: BTreeMap<Rank, u64>,
 }
 
 impl Seen {
@@ -91,7 +93,15 @@ impl Seen {
             counter.take(record);
             let (whole, now) = self.steps.entry(rank).or_default();
             match record {
-                TapRecord::StepBegan { .. } => now.clear(),
+                TapRecord::StepBegan { step, .. } => {
+                    now.clear();
+                    self.begun.insert(rank, *step);
+                }
+                TapRecord::Ended => {
+                    let message = format!("rank {rank} left its job during the calibration");
+                    let remedy = "see `pfoctl status`, and try again";
+                    return Err(Refusal::new(RefusalCode::NoPlan, message, remedy).into());
+                }
                 TapRecord::Ran { unit, .. } => {
                     let kept = self.records.entry(rank).or_default();
                     if now.len() < MOST_INSTRUCTIONS && kept.len() < MOST_INSTRUCTIONS {
@@ -172,11 +182,14 @@ impl Measuring<'_> {
             other => return Err(unexpected(&other)),
         }
         hold.send(Request::Trial { job, run, length }).await?;
-        loop {
+        let mut over = None;
+        while over.is_none_or(|step| !self.has_begun(seen, step)) {
             tokio::select! {
                 biased;
-                answer = hold.answer() => match answer? {
-                    Response::Trial(_) => break,
+                answer = hold.answer(), if over.is_none() => match answer? {
+                    Response::TrialBegan { first_step, .. } => {
+                        over = Some(first_step.saturating_add(length.steps.into()));
+                    }
                     other => return Err(unexpected(&other)),
                 },
                 message = tap.next() => seen.take(message?)?,
@@ -190,6 +203,12 @@ impl Measuring<'_> {
             seen.take(message?)?;
         }
         Ok(())
+    }
+
+    /// Whether every rank of the job has begun a step.
+    fn has_begun(&self, seen: &Seen, step: u64) -> bool {
+        let begun = |rank: &RankView| seen.begun.get(&rank.position.rank);
+        self.job.ranks.iter().all(|rank| begun(rank).is_some_and(|begun| *begun >= step))
     }
 
     /// What each stage runs in a step.

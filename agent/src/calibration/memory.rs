@@ -2,12 +2,12 @@
 //! in turns, there and back, so that GPUs that become warm meanwhile favour neither.
 
 use pfo_protocol::{
-    JobView, MemoryLock, Request, Response, ShareMore, Status, TrialLength, TrialRun, TrialStep,
+    JobView, MemoryLock, Request, ShareMore, Status, TrialLength, TrialRun, TrialStep,
 };
 
 use crate::job::JobKey;
-use crate::pfod::{Asker, Pfod, PfodError, unexpected};
-use crate::record::Spread;
+use crate::pfod::{Asker, Pfod, PfodError};
+use crate::record::{self, Order, Spread};
 
 const TURNS: [TrialRun; 4] =
     [TrialRun::DefaultClocks, TrialRun::FreeMemory, TrialRun::FreeMemory, TrialRun::DefaultClocks];
@@ -29,17 +29,15 @@ pub(crate) async fn measure(
     asker: Asker,
     job: &JobView,
 ) -> Result<MemoryLock, PfodError> {
-    let job = JobKey::of(job).selector();
+    let key = JobKey::of(job);
     let mut hold = pfod.on_behalf(asker).await?;
     let (mut locked, mut free) = (Vec::new(), Vec::new());
     for run in TURNS {
         let steps = if run == TrialRun::FreeMemory { &mut free } else { &mut locked };
-        match hold.ask(Request::Trial { job: job.clone(), run, length: LENGTH }).await? {
-            Response::Trial(trial) => steps.extend(trial.steps),
-            other => return Err(unexpected(&other)),
-        }
+        let order = Order { run, length: LENGTH, room: None };
+        steps.extend(record::run(pfod, &mut hold, &key, order).await?.0.trial.steps);
     }
-    hold.ask(Request::TrialsEnd { job, keep: false }).await?;
+    hold.ask(Request::TrialsEnd { job: key.selector(), keep: false }).await?;
     Ok(compare(&locked, &free))
 }
 

@@ -37,7 +37,7 @@ const MOST_CHANGES: usize = 64;
 const LEAST_CHANGES: usize = 6;
 
 /// Calls that set a clock take longer than in the mean now and then: where transfers wait for them,
-/// clocks are asked for by this much earlier.
+/// clocks are requested earlier by this much.
 const LONGER_CALL: f64 = 1.1;
 
 /// Of which GPUs, and whose.
@@ -263,8 +263,8 @@ impl Known {
         self.calibration.measured_unix_s = unix_s(SystemTime::now());
     }
 
-    /// When clocks are in force and, where transfers wait for the call that sets one, it has returned:
-    /// a clock that is asked for by this much ahead holds nothing up.
+    /// When clocks are in force and, where transfers wait for the call that sets one, it has
+    /// returned: a clock that is requested this much ahead holds nothing up.
     fn settle_times(&self) -> Option<SettleTimes> {
         let call_us =
             self.calibration.set_call_us.filter(|_| self.calibration.transfers_wait == Some(true));

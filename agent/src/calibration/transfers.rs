@@ -1,8 +1,8 @@
 //! Whether transfers wait for a call that sets a clock. Pure.
 //!
-//! Some drivers keep what a rank sends and receives waiting while they set a clock. Then a stage that
-//! goes on at once without such a call goes on only after the call where there is one. Where it goes on
-//! earlier just once, nothing waits.
+//! Some drivers delay a rank's transfers while they set a clock. Then a stage that continues at
+//! once without such a call continues only after the call where there is one. If it continues
+//! earlier just once, transfers do not wait.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use pfo_protocol::{Instruction, TapRecord, Unit};
 /// earlier may be over, and one that was made later says nothing of that end.
 const LEFT: RangeInclusive<f64> = 0.8..=1.25;
 
-/// A stage goes on at once if it waits for a smaller share of the time that a call still takes.
+/// A stage continues at once if it waits for a smaller share of the time that a call still takes.
 const AT_ONCE: f64 = 0.25;
 
 /// Calls differ: one that holds transfers up does so for this share of what it usually still takes, at
@@ -82,9 +82,9 @@ mod tests {
     const MS: u64 = 1_000_000;
     const CALL: f64 = 12e6;
 
-    /// Steps of two forwards and two backwards of 40 ms, the first of them without a plan. The clock
-    /// changes after every second instruction, with a call `ahead_ms` before its end that takes between
-    /// 8 and 16 ms, and a stage goes on `pause` after that.
+    /// Steps of two forwards and two backwards of 40 ms, the first of them without a plan. The
+    /// clock changes after every second instruction, with a call `ahead_ms` before its end that
+    /// takes between 8 and 16 ms, and a stage continues `pause` after that.
     fn records(ahead_ms: u64, pause: impl Fn(u64, u64) -> u64) -> Vec<TapRecord> {
         let (mut now_ns, mut called_ns) = (1000 * MS, None);
         let mut records = Vec::new();

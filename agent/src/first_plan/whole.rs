@@ -8,8 +8,7 @@ use pfo_protocol::{JobView, Rank, Refusal, RefusalCode, SwapTarget};
 use crate::first_plan::kept::{FirstPlans, Whole};
 use crate::fleet::{Fleet, fleet_of};
 use crate::job::JobKey;
-use crate::pfod::Asker;
-use crate::steer::SwapRequest;
+use crate::steer::{SwapRequest, owner};
 use crate::straggler::Labelled;
 
 impl FirstPlans {
@@ -63,8 +62,8 @@ impl FirstPlans {
         }
         let Some(Labelled { label, table }) = self.plan_of(key).await? else { return Ok(()) };
         let target = SwapTarget::Table { label, table };
-        let by = Asker { uid: key.uid, pid: None, administrator: false };
-        let request = SwapRequest { by, target, at_step: None, wait: false };
+        let by = owner(key);
+        let request = SwapRequest { by, target, at_step: None, max_slowdown: None, wait: false };
         let swapped = self.means.steering.of(job).swap(request).await?;
         tracing::info!(
             uid = key.uid.0, job = %key.name,

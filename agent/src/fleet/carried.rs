@@ -11,9 +11,10 @@ use pfo_store::{JobId, News, Note, Store, WatchedJob};
 use tokio::time::{sleep, timeout};
 
 use super::parts::Fleet;
-use super::stands::{Change, next_step};
+use super::stands::Change;
 use super::unchanged::Unchanged;
 use crate::job::JobKey;
+use crate::steer::next_step;
 
 /// How often to look at jobs that are to be carried over, and for how long.
 const RHYTHM: Duration = Duration::from_secs(2);

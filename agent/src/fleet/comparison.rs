@@ -2,6 +2,7 @@
 //! which it runs its plan again, also if an agent dies meanwhile.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 
 use pfo_fleet::{Compared, Length, Node, Proposal, Purpose, Run, Standing, Terms, Told, View};
@@ -21,6 +22,12 @@ pub(crate) struct WholeComparison {
     holds: Option<oneshot::Sender<Infallible>>,
 }
 
+impl fmt::Debug for WholeComparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WholeComparison").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
 /// One turn.
 pub(crate) struct WholeTurn {
     /// The step from which on the job ran it.
@@ -38,7 +45,7 @@ impl WholeComparison {
     ///
     /// # Errors
     /// If its nodes do not agree on it, or one of them does not measure all of it.
-    pub(crate) async fn turn(&mut self, run: Run, length: Length) -> Result<WholeTurn, Refusal> {
+    pub(crate) async fn turn_of(&mut self, run: Run, length: Length) -> Result<WholeTurn, Refusal> {
         let (holds, holder) = oneshot::channel();
         let purpose = Purpose::Comparison(length);
         let terms = Terms { after: Some(self.after), ..Terms::default() };
@@ -57,7 +64,7 @@ impl WholeComparison {
     ///
     /// # Errors
     /// If its nodes do not agree on it; then it runs its plan again when they do.
-    pub(crate) async fn end(
+    pub(crate) async fn end_with(
         self,
         (run, standing): (Run, Standing),
         compared: Option<Compared>,

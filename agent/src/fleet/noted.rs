@@ -1,6 +1,6 @@
-//! What was made of a whole job on one of its nodes, and is kept in the store for the node that goes on
-//! with it when that one is gone: its frontier, its profile, and the sweep that is not over. It is cut into
-//! slices, which are fetched only where they are needed.
+//! The results of a whole job that one of its nodes keeps in the store for the node that continues
+//! when it is gone: its frontier, its profile, and the sweep that is not over. They are cut into
+//! slices, which only the nodes that need them fetch.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ const MOST_BYTES: usize = 8 << 20;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Noted {
     format: String,
-    /// What it is called, or what it is of.
+    /// Its name, or its subject.
     pub(crate) label: String,
     /// Where it was made.
     pub(crate) by_node: Node,

@@ -1,9 +1,11 @@
 //! A plan in slices, one for each stage: what crosses the store, and what `pfod` takes.
 
-use pfo_fleet::{Digest, PlanCut};
+use pfo_fleet::{Digest, PlanCut, Run};
 use pfo_protocol::{Chunk, ClockTable, Instruction, Mhz, Microbatch, PlannedUnit, Predicted, Unit};
-use pfo_store::Slices;
+use pfo_store::{Slices, digest_of};
 use serde::{Deserialize, Serialize};
+
+use crate::straggler::Labelled;
 
 /// The format of a slice, and its version. One that is written anew has to have the same bytes: it is
 /// compared with what `pfod` runs by its digest.
@@ -49,6 +51,12 @@ fn units_of(slice: &[u8]) -> Result<Vec<PlannedUnit>, String> {
 pub(super) fn cut_of(label: String, table: &ClockTable, stages: Vec<Digest>) -> PlanCut {
     let predicted = table.predicted().map(|predicted| (predicted.time_s, predicted.energy_j));
     PlanCut { label, num_microbatches: table.num_microbatches(), predicted, stages }
+}
+
+/// A plan as something that a job runs.
+pub(crate) fn run_of(Labelled { label, table }: &Labelled) -> Run {
+    let digests = table.stages().iter().map(|stage| digest_of(&slice_of(stage))).collect();
+    Run::Plan(cut_of(label.clone(), table, digests))
 }
 
 /// The clock table of those stages of a plan whose slices are here.

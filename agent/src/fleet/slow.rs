@@ -31,6 +31,17 @@ impl AllSlow {
         self.stages.iter().map(|(stage, ppm)| (*stage, f64::from(*ppm) / MILLION)).collect()
     }
 
+    /// Those of a job all of which is on one node.
+    pub(crate) fn of_node(stages: &SlowStages, conditions: &Conditions) -> Self {
+        let is_slow = |stage| stages.contains_key(stage);
+        let of_slow = conditions.iter().filter(|((stage, _), _)| is_slow(stage));
+        let ppm = |share: f64| (share.clamp(-1.0, 1000.0) * MILLION) as i32;
+        Self {
+            stages: stages.iter().map(|(stage, share)| (*stage, ppm(*share))).collect(),
+            conditions: of_slow.map(|(of, condition)| (*of, *condition)).collect(),
+        }
+    }
+
     fn of(shared: &Shared) -> Self {
         let mut slowest: BTreeMap<Stage, &SlowStage> = BTreeMap::new();
         for member in shared.members.values() {

@@ -8,9 +8,10 @@ use tokio::time::sleep;
 use super::parts::Fleet;
 use super::slices::table_of;
 use super::swap::{POLL, refusal_of, unchanged};
-use super::unchanged::{Attempts, Unchanged};
+use super::unchanged::Unchanged;
 use crate::job::{JobKey, no_job};
 use crate::pfod::PfodError;
+use crate::steer::next_step;
 use crate::straggler::Labelled;
 
 /// What a whole job runs for good.
@@ -34,12 +35,6 @@ pub(crate) struct Change {
     pub(crate) terms: Terms,
     /// Answer only when every node has changed.
     pub(crate) wait: bool,
-}
-
-/// The first step that no rank of a job on this node has begun.
-pub(crate) fn next_step(job: &JobView) -> u64 {
-    let begun = job.ranks.iter().filter_map(|rank| rank.step).max();
-    begun.map_or(0, |step| step.saturating_add(1))
 }
 
 impl Fleet {
@@ -160,41 +155,6 @@ impl Fleet {
             }
             sleep(POLL).await;
         }
-    }
-
-    /// Has a job keep a slowdown from now on, or no more.
-    ///
-    /// # Errors
-    /// If its nodes do not agree on it.
-    pub(crate) async fn guard(
-        &self,
-        by_uid: Uid,
-        job: &JobView,
-        max_slowdown: Option<f64>,
-    ) -> Result<(), Refusal> {
-        let attempts = Attempts::begin();
-        while let Err(why) = self.guard_now(by_uid, job, max_slowdown).await {
-            attempts.after(why).await?;
-        }
-        Ok(())
-    }
-
-    async fn guard_now(
-        &self,
-        by_uid: Uid,
-        job: &JobView,
-        max_slowdown: Option<f64>,
-    ) -> Result<(), Unchanged> {
-        let key = JobKey::of(job);
-        let Stands { number, run, standing, .. } = self.known_to_stand(&key).await?;
-        if max_slowdown.is_none() && standing.guard.is_none() {
-            return Ok(());
-        }
-        let guard = max_slowdown.map(|most| self.new_guard(job, most));
-        let standing = Some(Standing { guard, ..standing });
-        let terms = Terms { after: Some(number), standing, ..Terms::default() };
-        self.change(&key, Change { run: Some(run), by_uid, terms, wait: false }).await?;
-        Ok(())
     }
 
     /// A guard by this node, from now on.

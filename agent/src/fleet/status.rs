@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use pfo_fleet::{
-    Decision, Guard, Late, Member, Node, Report, Run, Shared, Standing, View, completeness,
-};
+use pfo_fleet::{Decision, Late, Member, Node, Report, Run, Shared, Standing, View, completeness};
 use pfo_protocol::{
-    FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetSwap, GuardStatus,
-    Rank, Refusal, RefusalCode, Uid,
+    FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetSwap, Rank,
+    Refusal, RefusalCode, Uid,
 };
 use pfo_store::{Shown, Store};
 use tokio::time::sleep;
@@ -27,17 +25,14 @@ impl Fleet {
         jobs
     }
 
-    /// How the slowdowns that were allowed to whole jobs are kept, of one user's jobs or of all.
-    pub(crate) async fn guards(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, GuardStatus> {
+    /// What stands beside what its jobs run, of one user or of all.
+    pub(crate) async fn standings(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, Standing> {
         let shown = self.shown(only_of, View::Part).await.into_iter();
-        let guard = |shown: &Shown| {
-            let standing = shown.shared.as_ref()?.standing()?;
-            standing.guard.as_ref().map(guard_of)
-        };
-        shown.filter_map(|(key, shown)| Some((key, guard(&shown)?))).collect()
+        let standing = |shown: &Shown| shown.shared.as_ref()?.standing().cloned();
+        shown.filter_map(|(key, shown)| Some((key, standing(&shown)?))).collect()
     }
 
-    /// The same of all users, without asking the store: what a step of the whole job takes is left out,
+    /// The jobs that this node takes part in, of all users, without asking the store: what a step of the whole job takes is left out,
     /// and its nodes unless this one watches them.
     pub(crate) async fn parts_shown(&self) -> BTreeMap<JobKey, FleetJob> {
         let shown = self.shown(None, View::Part).await.into_iter();
@@ -74,17 +69,6 @@ impl Fleet {
             endpoints: self.settings.endpoints.clone(),
             nodes: nodes.into_iter().map(node).collect(),
         })
-    }
-}
-
-fn guard_of(guard: &Guard) -> GuardStatus {
-    let measured = guard.slowdowns.len();
-    GuardStatus {
-        max_slowdown: guard.max_slowdown,
-        slowdown: (measured > 0).then(|| guard.slowdowns.iter().sum::<f64>() / measured as f64),
-        compared_at_step: guard.compared_at,
-        corrected: guard.corrected,
-        given_up: guard.given_up,
     }
 }
 

@@ -9,11 +9,12 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::local::at_clocks;
-use super::parts::{Fleet, spans_nodes};
+use super::parts::Fleet;
 use super::slices::{cut_of, slice_of};
 use super::stands::Change;
 use super::status::{label_of, members_of};
 use crate::job::JobKey;
+use crate::steer::SwapRequest;
 
 /// How long the agents of a job may take to agree: three attempts, of which each has twice the lead
 /// of the one before, and time for a store that changes its leader.
@@ -37,36 +38,17 @@ pub(super) struct Wanted {
     pub(super) holder: Option<Holder>,
 }
 
-/// A swap, as a user asks for it.
-pub(crate) struct Asked {
-    pub(crate) target: SwapTarget,
-    /// The step; none for one that the nodes agree on.
-    pub(crate) at_step: Option<u64>,
-    /// The slowdown that is allowed from then on; none to change nothing about that.
-    pub(crate) max_slowdown: Option<f64>,
-    /// Answer only when every node has changed.
-    pub(crate) wait: bool,
-}
-
 impl Fleet {
     /// Has the whole job run something, at the same step on all of its nodes.
     ///
     /// # Errors
-    /// If the job is not one of several nodes, or its nodes do not agree on it.
+    /// If its nodes do not agree on it.
     pub(crate) async fn swap(
         &self,
-        by_uid: Uid,
         job: &JobView,
-        Asked { target, at_step, max_slowdown, wait }: Asked,
+        SwapRequest { by, target, at_step, max_slowdown, wait }: SwapRequest,
     ) -> Result<FleetSwapped, Refusal> {
         let key = JobKey::of(job);
-        if !spans_nodes(job) {
-            return Err(Refusal::new(
-                RefusalCode::Malformed,
-                format!("every rank of {key} is on this node"),
-                "ask pfod for the swap",
-            ));
-        }
         let run = match target {
             SwapTarget::DefaultClocks => Some(Run::DefaultClocks),
             SwapTarget::Previous => None,
@@ -93,7 +75,7 @@ impl Fleet {
             let guard = Some(self.new_guard(job, most));
             terms.standing = Some(Standing { guard, watch, ..Standing::default() });
         }
-        Ok(self.change(&key, Change { run, by_uid, terms, wait }).await?)
+        Ok(self.change(&key, Change { run, by_uid: by.uid, terms, wait }).await?)
     }
 
     /// Cuts a plan by stage, and hands the slices to the store.

@@ -8,9 +8,8 @@ use std::time::Instant;
 
 use pfo_planner::{PlanError, Profile, Straggler};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, FleetSwapped, GuardStatus, JobSelector, JobView, P2pTarget,
-    ProfileSelector, Refusal, RefusalCode, SavingsQuery, SwapTarget, Swapped, SweepOrder,
-    TrialLength, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, ProfileSelector, Refusal,
+    RefusalCode, SavingsQuery, SwapTarget, SweepOrder, TrialLength, TrialRun,
 };
 use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
@@ -29,7 +28,7 @@ use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
 use crate::record::own_order;
 use crate::refusal::internal;
-use crate::steer::{Steering, Turn, WholeJob};
+use crate::steer::{Steering, SwapRequest, Swapped, Turn, WholeJob};
 use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps};
 use crate::tune::Tunes;
@@ -143,10 +142,11 @@ impl Services {
             }
             AgentRequest::P2pSet { target, power_w } => self.set_p2p(permit, target, power_w).await,
             AgentRequest::FleetSwap { job, target, at_step, max_slowdown, wait } => {
-                let asked = fleet::Asked { target, at_step, max_slowdown, wait };
+                let by = permit.asker();
+                let request = SwapRequest { by, target, at_step, max_slowdown, wait };
                 // A request takes as much memory as the largest: those to the store and of budgets
                 // are large.
-                Box::pin(self.swap_fleet(permit, &job, asked)).await
+                Box::pin(self.swap(permit, &job, request)).await
             }
             AgentRequest::FleetStatus => self.fleet_status().await,
             AgentRequest::Savings(query) => self.savings(permit, query).await,
@@ -162,11 +162,26 @@ impl Services {
             | AgentRequest::JobBegins { .. }
             | AgentRequest::JobBegan(_) => self.first_plan(permit, request).await,
             AgentRequest::FleetCheck => self.check_fleet().await,
+            AgentRequest::TuneStart(_)
+            | AgentRequest::TuneWatch { .. }
+            | AgentRequest::TuneStop(_)
+            | AgentRequest::TuneRead(_)
+            | AgentRequest::Tunes => self.tune(permit, request).await,
+        }
+    }
+
+    async fn tune(self: &Arc<Self>, permit: &Permit, request: AgentRequest) -> Served {
+        match request {
             AgentRequest::TuneStart(order) => Box::pin(tune::start(self, permit, order)).await,
             AgentRequest::TuneWatch { job, seen } => tune::watch(self, permit, &job, seen).await,
             AgentRequest::TuneStop(job) => tune::stop(self, permit, &job).await,
             AgentRequest::TuneRead(job) => tune::read(self, permit, &job),
             AgentRequest::Tunes => Ok(tune::list(self, permit)),
+            other => Err(Refusal::new(
+                RefusalCode::Malformed,
+                format!("{other:?} is no request about a tune"),
+                "this is a defect of pfo-agent: report it",
+            )),
         }
     }
 
@@ -190,16 +205,8 @@ impl Services {
 
     async fn read_order(&self, permit: &Permit, job: &JobSelector) -> Served {
         let job = self.find_job(permit, job).await?;
-        if fleet::spans_nodes(&job) {
-            return Err(Refusal::new(
-                RefusalCode::Malformed,
-                format!(
-                    "{} has ranks on other nodes, whose order is not seen here",
-                    JobKey::of(&job)
-                ),
-                "name the schedule with --schedule, or give a file with --order",
-            ));
-        }
+        let remedy = "name the schedule with --schedule, or give a file with --order";
+        self.steering.check_all_here(&job, remedy)?;
         Ok(AgentResponse::Order(own_order(&self.pfod, &job).await?))
     }
 
@@ -234,41 +241,23 @@ impl Services {
         })
     }
 
-    async fn swap_fleet(&self, permit: &Permit, job: &JobSelector, asked: fleet::Asked) -> Served {
-        let fleet = self.fleet()?;
-        if let SwapTarget::Table { label, .. } = &asked.target {
+    async fn swap(&self, permit: &Permit, job: &JobSelector, request: SwapRequest) -> Served {
+        if let SwapTarget::Table { label, .. } = &request.target {
             check_label(label)?;
         }
-        let job = self.find_job(permit, job).await?;
-        let swapped = fleet.swap(permit.uid(), &job, asked).await?;
-        Ok(swapped_whole(permit, &JobKey::of(&job), swapped, ""))
-    }
-
-    /// Refuses what would change this node's part of a job alone, which its agents undo; with what to
-    /// do instead.
-    fn refuse_alone(&self, job: &JobView, remedy: &str) -> Result<(), Refusal> {
-        if self.fleet_of(job).is_none() {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            RefusalCode::Malformed,
-            format!("job {} has ranks on other nodes, and all of it runs one plan", job.job),
-            remedy,
-        ))
-    }
-
-    /// The fleet, for a job that has ranks on other nodes.
-    fn fleet_of(&self, job: &JobView) -> Option<&Arc<Fleet>> {
-        fleet::fleet_of(self.fleet.as_ref(), job)
+        let view = self.find_job(permit, job).await?;
+        let job = self.steering.of(&view);
+        let swapped = job.swap(request).await?;
+        report_swap(permit, job.key(), &swapped, "on request");
+        Ok(swapped.into())
     }
 
     /// A job that is to be swept, on all of its nodes.
     async fn swept(&self, permit: &Permit, job: &JobSelector) -> Result<WholeJob, Refusal> {
         let view = self.find_job(permit, job).await?;
-        let whole = self.steering.of(&view).look().await?;
-        if let Some(fleet) = self.fleet_of(&view) {
-            Box::pin(sweep::fetch_measured(&self.sweeps, fleet, &view)).await;
-        }
+        let job = self.steering.of(&view);
+        let whole = job.look().await?;
+        Box::pin(sweep::fetch_measured(&self.sweeps, &*job)).await;
         Ok(whole)
     }
 
@@ -302,11 +291,8 @@ impl Services {
     ) -> Served {
         check_label(&label)?;
         let job = self.find_job(permit, job).await?;
-        let fleet = self.fleet_of(&job);
-        let loaded = self.stragglers.load(&job, (label, frontier), fleet.is_some()).await?;
-        if let Some(fleet) = fleet {
-            Box::pin(self.stragglers.share_now(fleet, &job)).await;
-        }
+        let loaded = self.stragglers.load(&job, (label, frontier), true).await?;
+        Box::pin(self.stragglers.share_now(&self.steering, &job)).await;
         let (user, key) = (permit.user(), JobKey::of(&job));
         tracing::info!(
             uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
@@ -322,87 +308,54 @@ impl Services {
         slowdown: Option<f64>,
         wait: bool,
     ) -> Served {
-        let job = self.find_job(permit, job).await?;
-        self.refuse_in_budget(&job)?;
+        let view = self.find_job(permit, job).await?;
+        self.refuse_in_budget(&view)?;
         let malformed = |error: PlanError| {
             Refusal::new(RefusalCode::Malformed, error.to_string(), "give a factor")
         };
         let straggler = slowdown.map(Straggler::new).transpose().map_err(malformed)?;
-        if let Some(fleet) = self.fleet_of(&job) {
-            return Box::pin(self.straggler_whole(fleet, permit, &job, (straggler, wait))).await;
-        }
+        let (job, request) = (self.steering.of(&view), (permit.asker(), wait));
+        // A request takes as much memory as the largest.
         let (swapped, why) = match straggler {
             Some(straggler) => {
+                let answered = self.stragglers.answer(&*job, &view, straggler, request);
                 let factor = straggler.factor();
-                let asker = permit.asker();
-                let swapped = self.stragglers.answer(asker, &job, straggler, wait).await?;
-                (swapped, format!("for a straggler of {factor} times the fastest iteration"))
+                let why = format!("for a straggler of {factor} times the fastest iteration");
+                (Box::pin(answered).await?, why)
             }
             None => {
-                let swapped = self.stragglers.end(permit.asker(), &job, wait).await?;
-                (swapped, "back, because the straggler is over".into())
+                let ended = Box::pin(self.stragglers.end(&*job, request)).await?;
+                (ended, "back, because the straggler is over".into())
             }
         };
-        report_swap(permit, &JobKey::of(&job), &swapped, &why);
-        Ok(AgentResponse::Swapped(swapped))
-    }
-
-    async fn straggler_whole(
-        &self,
-        fleet: &Fleet,
-        permit: &Permit,
-        job: &JobView,
-        (straggler, wait): (Option<Straggler>, bool),
-    ) -> Served {
-        let (asked, key) = ((permit.uid(), job), JobKey::of(job));
-        let (swapped, why) = match straggler {
-            Some(straggler) => {
-                let swapped = self.stragglers.answer_whole(fleet, asked, straggler, wait).await?;
-                let factor = straggler.factor();
-                (swapped, format!(" for a straggler of {factor} times the fastest iteration"))
-            }
-            None => {
-                let swapped = self.stragglers.end_whole(fleet, asked, wait).await?;
-                (swapped, " back, because the straggler is over".to_owned())
-            }
-        };
-        Ok(swapped_whole(permit, &key, swapped, &why))
+        report_swap(permit, job.key(), &swapped, &why);
+        Ok(swapped.into())
     }
 
     async fn set_auto(&self, permit: &Permit, job: &JobSelector, on: bool) -> Served {
-        let job = self.find_job(permit, job).await?;
-        if let Some(fleet) = self.fleet_of(&job) {
-            let set = self.stragglers.set_auto_whole(fleet, (permit.uid(), &job), on);
-            return Box::pin(set).await.map(AgentResponse::Frontier);
-        }
-        self.stragglers.set_auto(&job, on).await.map(AgentResponse::Frontier)
+        let view = self.find_job(permit, job).await?;
+        let job = self.steering.of(&view);
+        let set = self.stragglers.set_auto(&*job, &view, (permit.asker(), on));
+        Box::pin(set).await.map(AgentResponse::Frontier)
     }
 
     async fn guard(&self, permit: &Permit, job: &JobSelector, max_slowdown: Option<f64>) -> Served {
-        let job = self.find_job(permit, job).await?;
-        if let Some(fleet) = self.fleet_of(&job) {
-            return Box::pin(guard_whole(fleet, permit, &job, max_slowdown)).await;
-        }
-        let (guards, key) = (Arc::clone(&self.guards), JobKey::of(&job));
-        let (user, uid, pid) = (permit.user().to_string(), permit.uid(), permit.pid());
-        away(move || {
-            let Some(max_slowdown) = max_slowdown else {
-                guards.end(&key);
-                return Ok(AgentResponse::Guarded(None));
-            };
-            let guarded = guards.set(&job, max_slowdown)?;
+        let view = self.find_job(permit, job).await?;
+        let guarded = Box::pin(self.guards.set(permit.asker(), &view, max_slowdown)).await?;
+        if let Some(max_slowdown) = max_slowdown {
+            let (user, key) = (permit.user(), JobKey::of(&view));
             tracing::info!(
-                uid = uid.0, pid = pid.0, job = %key.name,
+                uid = permit.uid().0, pid = permit.pid().0, job = %key.name,
                 "{user} allowed the plans of {key} a slowdown of {:.1} %", 100.0 * max_slowdown
             );
-            Ok(AgentResponse::Guarded(Some(guarded)))
-        })
-        .await
+        }
+        Ok(AgentResponse::Guarded(guarded))
     }
 
     async fn calibrate(&self, permit: &Permit, job: &JobSelector, profile: Vec<u8>) -> Served {
         let job = self.find_job(permit, job).await?;
-        self.refuse_alone(&job, "calibrate the GPUs of its models with a job of one node")?;
+        self.steering
+            .check_all_here(&job, "calibrate the GPUs of its models with a job of one node")?;
         let stages = job.pp_degree as usize;
         let times = away(move || stage_times(&profile, stages)).await?;
         let (calibrations, asker) = (&self.calibrations, permit.asker());
@@ -420,7 +373,8 @@ impl Services {
 
     async fn calibrate_memory(&self, permit: &Permit, job: &JobSelector) -> Served {
         let job = self.find_job(permit, job).await?;
-        self.refuse_alone(&job, "calibrate the GPUs of its models with a job of one node")?;
+        self.steering
+            .check_all_here(&job, "calibrate the GPUs of its models with a job of one node")?;
         let status = self.questions.status().await?;
         if memory::is_locked(&status, &job) {
             let measured = memory::measure(&self.pfod, permit.asker(), &job).await?;
@@ -460,44 +414,12 @@ impl Services {
     }
 }
 
-/// Guards all of a job, or ends that.
-async fn guard_whole(
-    fleet: &Fleet,
-    permit: &Permit,
-    job: &JobView,
-    max_slowdown: Option<f64>,
-) -> Served {
-    fleet.guard(permit.uid(), job, max_slowdown).await?;
-    let (user, uid, pid) = (permit.user(), permit.uid().0, permit.pid().0);
-    let key = JobKey::of(job);
-    Ok(AgentResponse::Guarded(max_slowdown.map(|max_slowdown| {
-        tracing::info!(
-            uid, pid, job = %key.name,
-            "{user} allowed the plans of {key} a slowdown of {:.1} % on all of its nodes",
-            100.0 * max_slowdown
-        );
-        GuardStatus { max_slowdown, ..GuardStatus::default() }
-    })))
-}
-
-/// Reports that all of a job is swapped, and why.
-fn swapped_whole(permit: &Permit, key: &JobKey, swapped: FleetSwapped, why: &str) -> AgentResponse {
-    let (user, step) = (permit.user(), swapped.step);
-    tracing::info!(
-        name: journal::SWAPPED,
-        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
-        "{user} swaps {key} on all of its nodes at step {step}{why}"
-    );
-    AgentResponse::FleetSwapped(swapped)
-}
-
 fn report_swap(permit: &Permit, key: &JobKey, swapped: &Swapped, why: &str) {
-    let (user, step) = (permit.user(), swapped.step);
+    let (user, step) = (permit.user(), swapped.step());
     tracing::info!(
         name: journal::SWAPPED,
         uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
-        plan = swapped.plan.as_ref().map_or(0, |plan| plan.number),
-        "{user} swaps {key} at step {step} {why}"
+        "{user} swaps {key} to {} at step {step} {why}", swapped.label()
     );
 }
 

@@ -2,32 +2,35 @@
 
 use std::collections::BTreeMap;
 
-use pfo_protocol::{AgentStatus, FleetJob, GuardStatus, Pid, SlowRank, Uid, WatchedJob};
+use pfo_fleet::Standing;
+use pfo_protocol::{AgentStatus, FleetJob, Pid, SlowRank, Uid, WatchedJob};
 
 use crate::authority::Permit;
 use crate::front::Services;
+use crate::guard;
 use crate::job::JobKey;
 
 /// Everything that a peer may see.
 pub(super) async fn status(services: &Services, permit: &Permit) -> Box<AgentStatus> {
     let only_of = permit.only_of();
     let whole = match &services.fleet {
-        Some(fleet) => (fleet.statuses(only_of).await, fleet.guards(only_of).await),
-        None => (BTreeMap::new(), BTreeMap::new()),
+        Some(fleet) => fleet.statuses(only_of).await,
+        None => BTreeMap::new(),
     };
-    Box::new(status_of(services, only_of, whole))
+    let standings = services.steering.standings(only_of).await;
+    Box::new(status_of(services, only_of, (whole, standings)))
 }
 
-/// What is known of whole jobs, and how the slowdowns that were allowed to them are kept.
-pub(crate) type Whole = (BTreeMap<JobKey, FleetJob>, BTreeMap<JobKey, GuardStatus>);
+/// What is known of jobs of several nodes, and what stands beside the plan of each job.
+pub(crate) type Whole = (BTreeMap<JobKey, FleetJob>, BTreeMap<JobKey, Standing>);
 
 /// What the agent knows of the jobs of one user or of all, with what is known of whole jobs.
 pub(crate) fn status_of(
     services: &Services,
     only_of: Option<Uid>,
-    (whole, whole_guards): Whole,
+    (whole, standings): Whole,
 ) -> AgentStatus {
-    let Services { started, stragglers, watcher, guards, .. } = services;
+    let Services { started, stragglers, watcher, .. } = services;
     let mut jobs: BTreeMap<JobKey, WatchedJob> = BTreeMap::new();
     let mut seen = watcher.seen();
     seen.retain(|key, _| only_of.is_none_or(|uid| uid == key.uid));
@@ -39,18 +42,19 @@ pub(crate) fn status_of(
     for (key, frontier) in stragglers.statuses(only_of) {
         jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).frontier = Some(frontier);
     }
-    for (key, guard) in guards.statuses(only_of).into_iter().chain(whole_guards) {
-        jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).guard = Some(guard);
+    for (key, Standing { guard, straggler, watch, .. }) in standings {
+        let job = jobs.entry(key.clone()).or_insert_with(|| unwatched(&key));
+        job.guard = guard.as_ref().map(guard::status_of);
+        if let Some(frontier) = &mut job.frontier {
+            frontier.straggler = straggler.map(|answered| answered.factor);
+            frontier.auto = watch.is_some();
+        }
     }
     for (key, plan) in services.first_plans.statuses(only_of) {
         jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).first_plan = Some(plan);
     }
     for (key, whole) in whole {
-        let job = jobs.entry(key.clone()).or_insert_with(|| unwatched(&key));
-        if let Some(frontier) = &mut job.frontier {
-            (frontier.straggler, frontier.auto) = (whole.straggler, whole.answered_by.is_some());
-        }
-        job.fleet = Some(whole);
+        jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).fleet = Some(whole);
     }
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").into(),

@@ -37,14 +37,6 @@ impl Comparisons {
         (plan_s[0] + plan_s[1]) / 2.0 / default_s - 1.0
     }
 
-    /// Takes the step times of a turn at default clocks between two turns of the plan, in seconds.
-    pub(super) fn take(&mut self, default_s: f64, plan_s: [f64; 2]) {
-        if self.0.len() == KEPT {
-            self.0.pop_front();
-        }
-        self.0.push_back(Self::slowdown(default_s, plan_s));
-    }
-
     /// The mean slowdown; none before the first comparison.
     pub(super) fn mean(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.iter().sum::<f64>() / self.0.len() as f64)
@@ -76,11 +68,13 @@ mod tests {
     use super::*;
 
     fn after(slowdowns: &[f64], limit: f64) -> Verdict {
-        let mut comparisons = Comparisons::default();
-        slowdowns.iter().for_each(|slowdown| {
-            comparisons.take(2.0, [2.0 * (1.0 + slowdown) - 0.01, 2.0 * (1.0 + slowdown) + 0.01]);
-        });
-        comparisons.verdict(limit)
+        Comparisons::of(slowdowns).verdict(limit)
+    }
+
+    #[test]
+    fn a_turn_at_default_clocks_is_compared_with_the_plan_before_and_after_it() {
+        let slowdown = Comparisons::slowdown(2.0, [2.09, 2.11]);
+        assert!((slowdown - 0.05).abs() < 1e-9, "{slowdown}");
     }
 
     #[test]

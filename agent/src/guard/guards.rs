@@ -1,172 +1,127 @@
-//! The guards of the node's jobs.
+//! The guards of the jobs that this node can steer.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::time::Duration;
 
-use pfo_protocol::{GuardStatus, JobView, Refusal, RefusalCode, Uid};
-use pfo_service::{People, lock};
+use pfo_fleet::Guard;
+use pfo_protocol::{GuardStatus, JobView, Refusal, RefusalCode};
+use pfo_service::People;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use crate::budget::Budgets;
-use crate::guard::file::{GuardFile, GuardRecord};
-use crate::guard::runner;
+use crate::guard::runner::{Allowed, JobGuard};
 use crate::job::JobKey;
-use crate::ledger::Ledger;
-use crate::pfod::{Pfod, Questions};
-use crate::refusal::not_written;
+use crate::pfod::Asker;
 use crate::settings::InForce;
+use crate::steer::{Steer, Steering, allow_slowdown};
 use crate::straggler::Stragglers;
 
 /// Guards that one person may have.
 const MOST_PER_PERSON: usize = 64;
 
-/// What guards need to measure jobs and to be kept.
+/// How often to look at the jobs.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What guards need to measure jobs, and to decide.
 #[derive(Debug)]
-pub(crate) struct GuardMeans {
-    pub(crate) pfod: Pfod,
-    pub(crate) questions: Arc<Questions>,
+pub(crate) struct Guards {
+    pub(crate) steering: Arc<Steering>,
     pub(crate) people: Arc<People>,
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) settings: Arc<InForce>,
-    pub(crate) ledger: Arc<Ledger>,
     pub(crate) budgets: Arc<Budgets>,
-    pub(crate) file: GuardFile,
-}
-
-/// Every guard.
-#[derive(Debug)]
-pub(crate) struct Guards {
-    known: Mutex<BTreeMap<JobKey, Guard>>,
-    means: GuardMeans,
-}
-
-#[derive(Debug)]
-struct Guard {
-    status: GuardStatus,
-    /// What the next agent has to know.
-    record: GuardRecord,
-    /// Without it the task of the guard ends, but not in the middle of a comparison: the job would
-    /// stay at default clocks.
-    _in_force: Arc<()>,
 }
 
 impl Guards {
-    pub(crate) fn new(means: GuardMeans) -> Arc<Self> {
-        Arc::new(Self { known: Mutex::default(), means })
-    }
-
-    /// Continues the guards of an earlier agent. To be called on the runtime, or on a thread of it.
-    pub(crate) fn restore(self: &Arc<Self>) {
-        for record in self.means.file.read() {
-            self.begin(&mut self.lock(), record);
-        }
-    }
-
-    /// Guards a job, in place of an earlier guard. To be called on the runtime, or on a thread of
-    /// it.
+    /// Guards a job, in place of an earlier guard, or guards it no longer.
     ///
     /// # Errors
-    /// If the person has too many, or it cannot be kept on disk.
-    pub(crate) fn set(
-        self: &Arc<Self>,
+    /// If the person has too many, or it cannot be kept.
+    pub(crate) async fn set(
+        &self,
+        by: Asker,
         job: &JobView,
-        max_slowdown: f64,
-    ) -> Result<GuardStatus, Refusal> {
-        let key = JobKey::of(job);
-        let mut known = self.lock();
-        let is_own = |other: &JobKey| self.means.people.are_one(key.uid, other.uid);
-        let own = known.keys().filter(|other| **other != key && is_own(other)).count();
-        if own >= MOST_PER_PERSON {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("user {} has guards on {own} jobs", key.uid),
-                "end one with `pfoctl plan guard JOB --off`",
-            ));
+        max_slowdown: Option<f64>,
+    ) -> Result<Option<GuardStatus>, Refusal> {
+        if max_slowdown.is_some() {
+            self.check_room(&JobKey::of(job)).await?;
         }
-        let (uid, job) = (key.uid, key.name.clone());
-        let record = GuardRecord { uid, job, max_slowdown, comparing: None, corrected: None };
-        let status = self.begin(&mut known, record);
-        match self.keep(&known) {
-            Ok(()) => Ok(status),
-            Err(error) => {
-                known.remove(&key);
-                Err(not_written("the guard", &error))
+        allow_slowdown(&*self.steering.of(job), by, max_slowdown).await?;
+        Ok(max_slowdown.map(|max_slowdown| GuardStatus { max_slowdown, ..GuardStatus::default() }))
+    }
+
+    async fn check_room(&self, key: &JobKey) -> Result<(), Refusal> {
+        let standings = self.steering.standings(None).await;
+        let is_own = |other: &JobKey| self.people.are_one(key.uid, other.uid);
+        let guarded = standings.iter().filter(|(_, standing)| standing.guard.is_some());
+        let own = guarded.filter(|(other, _)| *other != key && is_own(other)).count();
+        if own < MOST_PER_PERSON {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalCode::LimitReached,
+            format!("user {} has guards on {own} jobs", key.uid),
+            "end one with `pfoctl plan guard JOB --off`",
+        ))
+    }
+
+    /// Guards jobs for as long as the agent runs.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut guarding: BTreeMap<JobKey, JoinHandle<()>> = BTreeMap::new();
+        loop {
+            sleep(LOOK_EVERY).await;
+            guarding.retain(|_, task| !task.is_finished());
+            let Ok(jobs) = self.steering.questions.jobs().await else { continue };
+            for view in &jobs {
+                let key = JobKey::of(view);
+                if guarding.contains_key(&key) {
+                    continue;
+                }
+                let job = self.steering.of(view);
+                if is_guarded(&*job).await {
+                    let guard = Arc::clone(&self).guard(key.clone());
+                    guarding.insert(key, tokio::spawn(guard));
+                }
             }
         }
     }
 
-    /// Ends the guard of a job; false if it has none.
-    pub(crate) fn end(&self, key: &JobKey) -> bool {
-        let mut known = self.lock();
-        let ended = known.remove(key).is_some();
-        if ended && let Err(error) = self.keep(&known) {
-            tracing::warn!(
-                uid = key.uid.0, job = %key.name,
-                "a restart of the agent will guard {key} again: {error}"
-            );
-        }
-        ended
-    }
-
-    /// Every guard, or those of one user's jobs.
-    pub(crate) fn statuses(&self, uid: Option<Uid>) -> Vec<(JobKey, GuardStatus)> {
-        let known = self.lock();
-        let shown = known.iter().filter(|(key, _)| uid.is_none_or(|uid| uid == key.uid));
-        shown.map(|(key, guard)| (key.clone(), guard.status.clone())).collect()
-    }
-
-    pub(super) fn means(&self) -> &GuardMeans {
-        &self.means
-    }
-
-    /// Changes what status shows of a guard.
-    pub(super) fn report(&self, key: &JobKey, change: impl FnOnce(&mut GuardStatus)) {
-        if let Some(guard) = self.lock().get_mut(key) {
-            change(&mut guard.status);
+    /// Guards one job for as long as that is for this node.
+    async fn guard(self: Arc<Self>, key: JobKey) {
+        let began = Instant::now();
+        let mut guard = JobGuard::new(Arc::clone(&self.stragglers));
+        loop {
+            if let Ok(view) = self.steering.questions.job(&key).await {
+                let Some(view) = view else { return };
+                let share = self.settings.now().config.guard.share();
+                let allowed = Allowed { share, in_budget: self.budgets.binds(&key) };
+                if !guard.look(&*self.steering.of(&view), allowed, began.elapsed()).await {
+                    return;
+                }
+            }
+            sleep(LOOK_EVERY).await;
         }
     }
+}
 
-    /// The slowdown for which the plan of this label took the place of another one, unless it has
-    /// proved itself since.
-    pub(super) fn corrected(&self, key: &JobKey, label: &str) -> Option<f64> {
-        let known = self.lock();
-        let corrected = known.get(key)?.record.corrected.as_ref();
-        corrected.filter(|corrected| corrected.label == label).map(|corrected| corrected.slowdown)
+/// Whether it is for this node to compare what a job runs.
+async fn is_guarded(job: &dyn Steer) -> bool {
+    match job.guard().await {
+        Ok(Some(guard)) => job.is_for_this_node(&guard.by_node).await.unwrap_or(false),
+        _ => false,
     }
+}
 
-    /// Notes on disk what the next agent has to know of a guard.
-    ///
-    /// # Errors
-    /// If that cannot be written.
-    pub(super) fn note(&self, key: &JobKey, what: impl FnOnce(&mut GuardRecord)) -> io::Result<()> {
-        let mut known = self.lock();
-        if let Some(guard) = known.get_mut(key) {
-            what(&mut guard.record);
-        }
-        self.keep(&known)
-    }
-
-    fn begin(
-        self: &Arc<Self>,
-        known: &mut BTreeMap<JobKey, Guard>,
-        record: GuardRecord,
-    ) -> GuardStatus {
-        let GuardRecord { uid, max_slowdown, .. } = record;
-        let key = JobKey { uid, name: record.job.clone() };
-        let status = GuardStatus { max_slowdown, ..GuardStatus::default() };
-        let interrupted = record.comparing.clone();
-        let in_force = Arc::new(());
-        let asked = runner::Asked { limit: max_slowdown, in_force: Arc::downgrade(&in_force) };
-        tokio::spawn(runner::run(Arc::downgrade(self), key.clone(), asked, interrupted));
-        known.insert(key, Guard { status: status.clone(), record, _in_force: in_force });
-        status
-    }
-
-    fn keep(&self, known: &BTreeMap<JobKey, Guard>) -> io::Result<()> {
-        self.means.file.write(known.values().map(|guard| guard.record.clone()).collect())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Guard>> {
-        lock(&self.known)
+/// A guard, for status.
+pub(crate) fn status_of(guard: &Guard) -> GuardStatus {
+    let measured = guard.slowdowns.len();
+    GuardStatus {
+        max_slowdown: guard.max_slowdown,
+        slowdown: (measured > 0).then(|| guard.slowdowns.iter().sum::<f64>() / measured as f64),
+        compared_at_step: guard.compared_at,
+        corrected: guard.corrected,
+        given_up: guard.given_up,
     }
 }

@@ -3,12 +3,10 @@
 //! is measured now, and given up if that does not keep it either.
 
 mod comparison;
-mod file;
 mod guards;
 mod runner;
+#[cfg(test)]
+mod scenarios;
 mod turns;
-mod whole;
 
-pub(crate) use file::GuardFile;
-pub(crate) use guards::{GuardMeans, Guards};
-pub(crate) use whole::run as guard_whole_jobs;
+pub(crate) use guards::{Guards, status_of};

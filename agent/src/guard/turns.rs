@@ -60,12 +60,6 @@ impl Turns {
         self.usual_s = usual_s;
     }
 
-    /// The same for the plan that takes the place of this one now.
-    pub(super) fn anew(&self) -> Self {
-        let (step, now_s) = self.since;
-        Self::from(step, now_s)
-    }
-
     /// Whether to compare now, if default clocks may have this share of the steps. The plan is
     /// allowed this slowdown.
     pub(super) fn is_due(&mut self, step: u64, now_s: f64, share: f64, limit: f64) -> bool {
@@ -85,13 +79,6 @@ impl Turns {
         self.since = (step, now_s);
         let step_s = (now_s - since_s) / steps as f64;
         self.usual_s.is_some_and(|usual_s| step_s > usual_s * (1.0 + limit / 2.0))
-    }
-
-    /// A comparison has taken place, in which a step of the plan took this long, in seconds. `soon`
-    /// says whether another one is to follow.
-    pub(super) fn compared(&mut self, step: u64, now_s: f64, plan_s: f64, soon: bool) {
-        self.spent += self.cost;
-        (self.since, self.usual_s, self.soon) = ((step, now_s), Some(plan_s), soon);
     }
 
     /// A comparison that came to nothing is paid for, too.
@@ -115,8 +102,10 @@ mod tests {
         for (step, step_s) in (1..).zip(times_s) {
             now_s += step_s;
             if turns.is_due(step, now_s, SHARE, LIMIT) {
-                turns.compared(step, now_s, step_s, soon);
                 steps.push(step);
+                let spent = COST as u64 * steps.len() as u64;
+                turns = Turns::going_on((0, spent, 0), soon, (step, now_s));
+                turns.expect(Some(step_s));
             }
         }
         steps
@@ -157,11 +146,12 @@ mod tests {
     #[test]
     fn a_share_of_nothing_allows_only_the_burst() {
         let mut turns = Turns::from(0, 0.0);
-        let mut count = 0;
+        let mut count = 0_u32;
         for step in 1..10_000 {
             if turns.is_due(step, step as f64, 0.0, LIMIT) {
-                turns.compared(step, step as f64, 1.0, true);
                 count += 1;
+                let spent = COST as u64 * u64::from(count);
+                turns = Turns::going_on((0, spent, 0), true, (step, step as f64));
             }
         }
         assert!(count <= BURST as u32, "{count}");

@@ -54,7 +54,7 @@ impl Measured {
     }
 }
 
-/// What a row is of.
+/// The subject of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Of {
     day_unix_s: Option<u64>,

@@ -87,8 +87,8 @@ pub(super) struct Entry {
 /// What kept the GPUs of a job from their clocks, and how hot they were, as looks at them saw it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Heat {
-    /// For how long one of them or more was slower than anybody asked for, in seconds; none without a
-    /// look.
+    /// For how long at least one of them was slower than anybody requested, in seconds; none
+    /// without a look.
     pub(super) throttled_s: Option<f64>,
     /// The highest temperature, in degrees Celsius.
     pub(super) hottest_c: Option<u32>,

@@ -32,6 +32,7 @@ pub(super) struct Known {
     pub(super) store: Option<bool>,
     /// Entries of the ledger of savings.
     pub(super) ledger_entries: u64,
+    pub(super) failing_duties: usize,
     /// What the plans of jobs have saved, as far as that is known.
     pub(super) saved: BTreeMap<JobKey, SavedEnergy>,
 }
@@ -55,10 +56,11 @@ impl Known {
     /// sick GPUs must not delay the watch over jobs.
     pub(super) async fn now(services: &Services, questions: &Questions) -> Self {
         let fleet = async {
-            match &services.fleet {
-                Some(fleet) => (fleet.parts_shown().await, fleet.guards(None).await),
-                None => (BTreeMap::new(), BTreeMap::new()),
-            }
+            let shown = match &services.fleet {
+                Some(fleet) => fleet.parts_shown().await,
+                None => BTreeMap::new(),
+            };
+            (shown, services.steering.standings(None).await)
         };
         let ledger = Arc::clone(&services.ledger);
         let saved = blocking(move || ledger.saved_lately());
@@ -67,13 +69,15 @@ impl Known {
             timeout(PATIENCE, fleet),
             timeout(PATIENCE, saved)
         );
-        let fleet = fleet.unwrap_or_default();
+        let here = || (BTreeMap::new(), services.steering.standings.all(None));
+        let fleet = fleet.unwrap_or_else(|_| here());
         Self {
             node: node.ok().and_then(Result::ok),
             agent: agent_status(services, None, fleet),
             budget: services.budgets.report(None),
             refusals: services.refusals.load(Relaxed),
             ledger_entries: services.ledger.entries(),
+            failing_duties: services.watcher.failing_duties(),
             saved: saved.ok().and_then(Result::ok).unwrap_or_default(),
             store: services.fleet.as_ref().map(|fleet| fleet.reaches_store()),
         }

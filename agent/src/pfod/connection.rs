@@ -75,7 +75,7 @@ pub(crate) async fn lets_in(pfod: &Pfod, uid: Uid) -> Result<bool, PfodError> {
     }
 }
 
-/// A connection to `pfod`. One that has failed is of no use any more.
+/// A connection to `pfod`. A failed one is useless.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// The next message, whatever it is. Cancel safe.
+    /// The next message of any kind. Cancel safe.
     ///
     /// # Errors
     /// If the connection breaks, or its bytes are no frame.

@@ -1,4 +1,4 @@
-//! Why `pfod` did not do what it was asked for.
+//! Why `pfod` did not carry out a request.
 
 use pfo_protocol::{Refusal, RefusalCode};
 

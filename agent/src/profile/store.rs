@@ -1,4 +1,4 @@
-//! The profiles that were measured on this node, each a CSV file whose path says what it is of.
+//! The profiles that were measured on this node, each a CSV file whose path names its subject.
 //!
 //! ```text
 //! profiles/1000-gpt-7b/NVIDIA-A100-SXM4-80GB_pp4-dp1-tp1-mb8.csv

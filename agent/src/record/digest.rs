@@ -73,7 +73,7 @@ impl Interval {
 pub(crate) struct RecordedGpu {
     /// The SM clocks that it supports, rising.
     pub(crate) sm_clocks: Vec<Mhz>,
-    /// When a clock that it was asked for is in force.
+    /// When a requested clock is in force.
     pub(crate) settle: SettleTimes,
 }
 

@@ -66,10 +66,10 @@ impl Found {
         }
     }
 
-    /// Takes the clock that the driver reported while one ran, and what kept it down. A clock beside
-    /// the one that was asked for counts, and so does a lower one that has a reason: that is how
-    /// the GPU runs when it is asked for this clock. Any other clock is a doubt, for it may not
-    /// last: another program has set it, or it has not settled.
+    /// Takes the clock that the driver reported while one ran, and what kept it down. A clock next
+    /// to the requested one counts, and so does a lower one that has a reason: that is how the GPU
+    /// runs at this request. Any other clock is a doubt, for it may not last: another program has
+    /// set it, or it has not settled.
     pub(crate) fn see_clock(
         &mut self,
         clock: Mhz,

@@ -1,7 +1,7 @@
 //! Steps of a job that are measured while it runs whatever it runs: `pfod` is asked for nothing but the
 //! tap.
 
-use pfo_protocol::{JobView, RankView, RecordedTrial, TrialRank, TrialResult, TrialStep};
+use pfo_protocol::{JobView, RankView, RecordedTrial, Refusal, TrialRank, TrialResult, TrialStep};
 
 use crate::job::JobKey;
 use crate::pfod::{Pfod, PfodError, Questions};
@@ -29,13 +29,7 @@ pub(crate) async fn observe(
     tap.until_complete().await?;
     let recorded = tap.finish().await?;
     let job = find(questions, key).await?;
-    let sessions = |job: &JobView| job.ranks.iter().map(|rank| rank.session).collect::<Vec<_>>();
-    if sessions(&before) != sessions(&job) {
-        return Err(disturbed(format!("{key} lost or gained a rank during the trial")).into());
-    }
-    if let Some(why) = job.plan.as_ref().and_then(|plan| plan.suspended.as_ref()) {
-        return Err(disturbed(format!("{key} had its plan suspended: {why}")).into());
-    }
+    check_unchanged(key, &before, &job)?;
     let trial = windows(job, first_step, steps, &recorded);
     Ok(together(key, trial, recorded)?)
 }
@@ -45,8 +39,32 @@ async fn find(questions: &Questions, key: &JobKey) -> Result<JobView, PfodError>
     Ok(job.ok_or_else(|| disturbed(format!("{key} has no rank on this node")))?)
 }
 
-/// What `pfod` would have measured. Steps of which a rank has no record take no time.
-fn windows(job: JobView, first_step: u64, steps: u32, recorded: &RecordedRanks) -> TrialResult {
+/// Checks that a job has the ranks that it had, and still follows its plan.
+///
+/// # Errors
+/// If it does not.
+pub(super) fn check_unchanged(
+    key: &JobKey,
+    before: &JobView,
+    now: &JobView,
+) -> Result<(), Refusal> {
+    let sessions = |job: &JobView| job.ranks.iter().map(|rank| rank.session).collect::<Vec<_>>();
+    if sessions(before) != sessions(now) {
+        return Err(disturbed(format!("{key} lost or gained a rank during the trial")));
+    }
+    match now.plan.as_ref().and_then(|plan| plan.suspended.as_ref()) {
+        Some(why) => Err(disturbed(format!("{key} had its plan suspended: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// What the steps took and used. Those of which a rank has no record take no time.
+pub(super) fn windows(
+    job: JobView,
+    first_step: u64,
+    steps: u32,
+    recorded: &RecordedRanks,
+) -> TrialResult {
     let whole = |rank: &RankView| match recorded.get(&rank.position.rank) {
         Some(Outcome::Recorded(of_rank)) if of_rank.steps.len() > steps as usize => Some(of_rank),
         _ => None,
@@ -116,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_those_that_pfod_would_have_measured() {
+    fn windows_are_from_the_last_rank_that_begins_a_step_to_the_last_that_begins_the_next() {
         let job = example_job(2);
         let ranks: Vec<_> = job.ranks.iter().map(|rank| rank.position.rank).collect();
         let first = recorded(&[(1_000_000_000, 5.0), (3_000_000_000, 25.0), (4_000_000_000, 30.0)]);

@@ -1,5 +1,5 @@
-//! The order in which a job runs its instructions, whatever it runs: `pfod` is asked for nothing but the
-//! tap, so nothing about the job changes.
+//! The order in which a job runs its instructions, under any plan. It takes only a tap of `pfod`,
+//! so nothing about the job changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -22,7 +22,7 @@ const COUNTED: [u64; 5] =
 /// Reasons that a clock has as long as nothing changes: what it then takes is a fact about it.
 const STEADY: u64 = SW_POWER_CAP | SYNC_BOOST;
 
-/// Reasons that come and go, whatever the clock.
+/// Reasons that come and go at any clock.
 const DISTURBING: u64 =
     HW_SLOWDOWN | SW_THERMAL_SLOWDOWN | HW_THERMAL_SLOWDOWN | HW_POWER_BRAKE_SLOWDOWN;
 

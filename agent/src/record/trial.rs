@@ -1,16 +1,17 @@
-//! A recorded trial: `pfod` runs it and measures its steps, and the tap of the job's ranks
-//! meanwhile shows what their instructions and waits take.
+//! A recorded trial: `pfod` begins it, and the tap of the job's ranks shows what its steps, their
+//! instructions and their waits take.
 
 use std::time::Duration;
 
 use pfo_protocol::{
-    DaemonMessage, Rank, RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response,
-    TapBatch, TapRecord, TrialLength, TrialResult, TrialRun,
+    DaemonMessage, JobView, PlanStatus, Rank, RecordedRank, RecordedTrial, Refusal, RefusalCode,
+    Request, Response, TapBatch, TapRecord, TrialLength, TrialResult, TrialRun,
 };
 use tokio::time::timeout;
 
 use crate::job::JobKey;
 use crate::pfod::{Connection, Pfod, PfodError, unexpected};
+use crate::record::observed::{check_unchanged, windows};
 use crate::record::recorded::Recorded;
 use crate::record::recorder::{Outcome, RecordedRanks, Recorder};
 use crate::record::samples::TrialSamples;
@@ -18,7 +19,10 @@ use crate::record::samples::TrialSamples;
 /// How long to wait for the first reading of every counter. A GPU without one never has any.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to wait for the tap after `pfod` has measured the last step.
+/// How often to look whether the job is as it was when the trial began.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How long to wait for the rest of the tap.
 const TAP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What to record.
@@ -44,12 +48,40 @@ pub(crate) async fn run(
 ) -> Result<(RecordedTrial, TrialSamples), PfodError> {
     let mut tap = Tap::open(pfod, job, order.room).await?;
     tap.get_ready().await?;
-    let request = Request::Trial { job: job.selector(), run: order.run, length: order.length };
+    let Order { run, length, .. } = order;
+    let request = Request::Trial { job: job.selector(), run, length };
     hold.send(request).await?;
-    let trial = tap.feed_until(hold.answer()).await?;
-    let Response::Trial(trial) = trial else { return Err(unexpected(&trial)) };
+    let began = tap.feed_until(hold.answer()).await?;
+    let Response::TrialBegan { first_step, plan } = began else { return Err(unexpected(&began)) };
+    let before = look(hold, job).await?;
+    let now = loop {
+        let is_over = tap.is_complete_within(LOOK_EVERY).await?;
+        let now = look(hold, job).await?;
+        check_unchanged(job, &before, &now)?;
+        if number(&now.plan) != number(&plan) {
+            return Err(disturbed(format!("{job} is not held for measuring any more")).into());
+        }
+        if is_over {
+            break now;
+        }
+    };
     let recorded = tap.finish().await?;
-    Ok(together(job, *trial, recorded)?)
+    let trial = windows(now, first_step, length.steps, &recorded);
+    Ok(together(job, trial, recorded)?)
+}
+
+fn number(plan: &Option<PlanStatus>) -> Option<u32> {
+    plan.as_ref().map(|plan| plan.number)
+}
+
+/// The job as its holder sees it, whose hold would end if it asked for nothing for long.
+async fn look(hold: &mut Connection, key: &JobKey) -> Result<JobView, PfodError> {
+    let jobs = match hold.ask(Request::Jobs).await? {
+        Response::Jobs(jobs) => jobs,
+        other => return Err(unexpected(&other)),
+    };
+    let job = jobs.into_iter().find(|job| JobKey::of(job) == *key);
+    Ok(job.ok_or_else(|| disturbed(format!("{key} has no rank on this node")))?)
 }
 
 /// The tap of a job and the thread that digests it.
@@ -106,6 +138,16 @@ impl Tap {
         Ok(())
     }
 
+    /// Feeds the recorder for a time. Returns whether every rank has everything of its trial.
+    async fn is_complete_within(&mut self, time: Duration) -> Result<bool, PfodError> {
+        let mut progress = self.recorder.progress();
+        let complete = async move {
+            let _ = progress.wait_for(|progress| progress.is_complete).await;
+        };
+        let complete = self.feed_until(timeout(time, complete)).await;
+        self.broken.take().map_or(Ok(complete.is_ok()), Err)
+    }
+
     async fn get_ready(&mut self) -> Result<(), PfodError> {
         let mut progress = self.recorder.progress();
         let ready = async move {
@@ -147,7 +189,7 @@ impl Tap {
     }
 }
 
-/// Puts together what `pfod` measured and what the tap showed.
+/// Puts together the windows of a trial and what the tap showed of instructions.
 ///
 /// # Errors
 /// If the tap did not show the trial of every rank.
@@ -158,23 +200,23 @@ pub(crate) fn together(
 ) -> Result<(RecordedTrial, TrialSamples), Refusal> {
     let mut ranks = Vec::with_capacity(trial.ranks.len());
     let mut samples = TrialSamples::default();
+    for (rank, outcome) in &recorded {
+        let what = match outcome {
+            Outcome::Recorded(_) => continue,
+            Outcome::LostEvents => "lost events during",
+            Outcome::NoTrial => "did not show",
+        };
+        return Err(disturbed(format!("the tap of rank {rank} of {job} {what} the trial")));
+    }
     if trial.ranks.is_empty() {
         return Err(disturbed(format!("the tap did not show every measured step of {job}")));
     }
     let last_step = trial.first_step.saturating_add(trial.steps.len() as u64);
     for measured in &trial.ranks {
         let rank = measured.rank;
-        let of_rank = match recorded.remove(&rank) {
-            Some(Outcome::Recorded(recorded)) => recorded,
-            Some(Outcome::LostEvents) => {
-                let message =
-                    format!("the tap lost events of rank {rank} of {job} during the trial");
-                return Err(disturbed(message));
-            }
-            Some(Outcome::NoTrial) | None => {
-                let message = format!("the tap of rank {rank} of {job} did not show the trial");
-                return Err(disturbed(message));
-            }
+        let Some(Outcome::Recorded(of_rank)) = recorded.remove(&rank) else {
+            let message = format!("the tap did not show rank {rank} of {job}");
+            return Err(disturbed(message));
         };
         let steps = of_rank.steps.iter().map(|mark| mark.step);
         if !steps.eq(trial.first_step..=last_step) {

@@ -3,28 +3,40 @@
 //! Nothing above it knows on how many nodes a job runs. `here` steers a job through the `pfod` of this
 //! node, `fleet` a job that has ranks on other nodes, with the agents there.
 
+mod attempts;
 mod error;
 mod fleet;
 mod here;
+#[cfg(test)]
+pub(crate) mod model;
+#[cfg(test)]
+pub(crate) mod scenario;
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use pfo_fleet::{Digest, Guard, Node, Run, Standing};
+use pfo_planner::{Conditions, Profile};
 use pfo_protocol::{
-    AgentResponse, FleetSwapped, JobView, PlanStatus, RecordedTrial, SwapTarget, TrialLength,
-    TrialRun,
+    AgentResponse, FleetSwapped, JobView, PlanStatus, RecordedTrial, Refusal, RefusalCode,
+    SwapTarget, TrialLength, TrialResult, TrialRun, Uid,
 };
+use pfo_store::Note;
 
-use crate::fleet::{Fleet, Members, fleet_of};
+use crate::fleet::{AllSlow, Fleet, ForLedger, Members, Noted, fleet_of, spans_nodes};
 use crate::job::JobKey;
 use crate::ledger::{Compared, Ledger};
 use crate::pfod::{Asker, Pfod, Questions};
 use crate::record::TrialSamples;
-use crate::straggler::Labelled;
+use crate::straggler::{Labelled, SlowStages};
 
+pub(crate) use self::attempts::Attempts;
 pub(crate) use self::error::SteerError;
-#[cfg(test)]
+pub(crate) use self::here::Standings;
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use self::here::alone;
 
 /// What a verb of [`Steer`] does, and what becomes of it.
@@ -41,18 +53,81 @@ pub(crate) trait Steer: fmt::Debug + Send + Sync {
     /// If it is not on this node, or some of its nodes are missing.
     fn look(&self) -> Doing<'_, WholeJob>;
 
-    /// Every rank changes to something else, at the same step.
+    /// What it runs for good, and what stands beside that.
+    ///
+    /// # Errors
+    /// If that is not known.
+    fn stands(&self) -> Doing<'_, Stands>;
+
+    /// The guard of what it runs, if it has one.
+    fn guard(&self) -> Doing<'_, Option<Guard>>;
+
+    /// The plan of something that it runs or ran; none for what has no clock table.
+    ///
+    /// # Errors
+    /// If it is not known any more.
+    fn plan_of<'a>(&'a self, run: &'a Run) -> Doing<'a, Option<Labelled>>;
+
+    /// A plan as something that the job can run.
+    ///
+    /// # Errors
+    /// If it does not fit the job, or its other nodes cannot be handed it.
+    fn publish(&self, plan: Labelled) -> Doing<'_, Run>;
+
+    /// Every rank changes to something else at the same step, as a user requested it.
     ///
     /// # Errors
     /// If the job cannot run that, or is held for measuring.
     fn swap(&self, request: SwapRequest) -> Doing<'_, Swapped>;
 
-    #[allow(dead_code, reason = "the next change to guards calls it")]
-    /// The plan that the job runs; none at default clocks, and for what has no clock table.
+    /// The job changes, or what stands beside that, or both.
     ///
     /// # Errors
-    /// If that is not known.
-    fn plan(&self) -> Doing<'_, Option<Labelled>>;
+    /// As [`swap`](Self::swap), and if the job has changed since.
+    fn change(&self, change: Change) -> Doing<'_, Swapped>;
+
+    /// A comparison of the plan that the job runs with default clocks, unless the job has changed since
+    /// what it [`stands`](Self::stands) at had this number.
+    fn compare(&self, number: u64) -> Box<dyn Comparison>;
+
+    /// Whether it is for this node to do what was requested on another one: the other one is gone.
+    fn is_for_this_node<'a>(&'a self, node: &'a Node) -> Doing<'a, bool>;
+
+    /// What this node is called among those of the job.
+    fn node(&self) -> &Node;
+
+    /// What was noted of the job for its other nodes; none if it has no others.
+    fn noted(&self, note: Note) -> Doing<'_, Option<Noted>>;
+
+    /// The bytes of that.
+    ///
+    /// # Errors
+    /// If they cannot be had.
+    fn fetch_noted<'a>(&'a self, noted: &'a Noted) -> Doing<'a, Vec<u8>>;
+
+    /// Notes something of the job for its other nodes; nothing if it has no others.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    fn note(&self, note: Note, label: String, bytes: Vec<u8>) -> Doing<'_, ()>;
+
+    /// Hands what was profiled to the nodes of the job, stage by stage; nothing if it has no others.
+    ///
+    /// # Errors
+    /// If they cannot be handed it.
+    fn publish_profile<'a>(&'a self, profile: &'a Profile) -> Doing<'a, Vec<Digest>>;
+
+    /// What another node has profiled of the stages that are on this one.
+    ///
+    /// # Errors
+    /// If it cannot be had.
+    fn fetch_profile<'a>(&'a self, digests: &'a [Digest]) -> Doing<'a, Profile>;
+
+    /// Says which stages on this node do not run as they were profiled.
+    fn note_slow(&self, stages: &SlowStages, conditions: &Conditions);
+
+    /// The slow stages of all nodes; none if not all of them can be seen.
+    fn all_slow(&self) -> Doing<'_, Option<AllSlow>>;
 
     /// The right to measure the job. Nobody else loses it before the first turn.
     fn hold(&self, by: Asker) -> Box<dyn Hold>;
@@ -79,6 +154,107 @@ pub(crate) trait Hold: fmt::Debug + Send {
     /// # Errors
     /// If the setting of the last turn cannot be kept.
     fn end(&mut self, keep: bool) -> Doing<'_, Option<PlanStatus>>;
+}
+
+/// A comparison under way. When this is dropped before its end, the job runs its plan again.
+pub(crate) trait Comparison: fmt::Debug + Send {
+    /// Measures what the job takes with this.
+    ///
+    /// # Errors
+    /// If the turn cannot begin, or not all of it was measured.
+    fn turn(&mut self, run: Run, length: TrialLength) -> Doing<'_, ComparedTurn>;
+
+    /// Ends it with what it has shown: the job runs this for good, beside which this stands. The ledgers
+    /// of all nodes take what was measured.
+    ///
+    /// # Errors
+    /// If the job cannot run that; then it runs its plan again.
+    fn end(
+        self: Box<Self>,
+        outcome: (Run, Standing),
+        compared: Option<pfo_fleet::Compared>,
+    ) -> Doing<'static, ()>;
+}
+
+/// One turn of a comparison.
+#[derive(Clone, Debug)]
+pub(crate) struct ComparedTurn {
+    /// The step from which on the job ran it.
+    pub(crate) step: u64,
+    pub(crate) trial: TrialResult,
+}
+
+/// What a job runs for good.
+#[derive(Clone, Debug)]
+pub(crate) struct Stands {
+    /// The job, with its ranks on this node.
+    pub(crate) view: JobView,
+    /// Counts the changes of the job.
+    pub(crate) number: u64,
+    /// The step of the newest one.
+    pub(crate) step: u64,
+    /// Whether the job is held for measuring.
+    pub(crate) in_trial: bool,
+    pub(crate) run: Run,
+    pub(crate) standing: Standing,
+}
+
+/// What a job is to change to.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) by: Asker,
+    pub(crate) run: Run,
+    pub(crate) standing: Standing,
+    /// The number of what it [`stands`](Steer::stands) at: if it has another one, the reason is gone.
+    pub(crate) after: u64,
+    /// Answer only when every rank has changed.
+    pub(crate) wait: bool,
+}
+
+/// The first step that no rank of a job on this node has begun.
+pub(crate) fn next_step(job: &JobView) -> u64 {
+    let begun = job.ranks.iter().filter_map(|rank| rank.step).max();
+    begun.map_or(0, |step| step.saturating_add(1))
+}
+
+/// The agent itself, in the name of a job's owner.
+pub(crate) fn owner(key: &JobKey) -> Asker {
+    Asker { uid: key.uid, pid: None, administrator: false }
+}
+
+/// A plan whose clocks nobody knows cannot be run again.
+pub(crate) fn no_table() -> Refusal {
+    Refusal::new(RefusalCode::NoPlan, "its clocks are not known", "see `pfoctl status`")
+}
+
+/// Has a job keep a slowdown from now on, or none any more.
+///
+/// # Errors
+/// If it cannot be kept, or the nodes of the job do not agree on it.
+pub(crate) async fn allow_slowdown(
+    job: &dyn Steer,
+    by: Asker,
+    max_slowdown: Option<f64>,
+) -> Result<(), Refusal> {
+    let attempts = Attempts::begin();
+    while let Err(why) = try_to_allow(job, by, max_slowdown).await {
+        attempts.after(why).await?;
+    }
+    Ok(())
+}
+
+async fn try_to_allow(
+    job: &dyn Steer,
+    by: Asker,
+    max_slowdown: Option<f64>,
+) -> Result<(), SteerError> {
+    let Stands { view, number, run, standing, .. } = job.stands().await?;
+    if max_slowdown.is_none() && standing.guard.is_none() {
+        return Ok(());
+    }
+    let guard = max_slowdown.map(|most| Guard::of(most, job.node().clone(), next_step(&view)));
+    let standing = Standing { guard, ..standing };
+    job.change(Change { by, run, standing, after: number, wait: false }).await.map(drop)
 }
 
 /// Some steps under one setting.
@@ -109,6 +285,8 @@ pub(crate) struct SwapRequest {
     pub(crate) target: SwapTarget,
     /// The step; none for the first one that is possible.
     pub(crate) at_step: Option<u64>,
+    /// The slowdown that is allowed from then on; none to change nothing about that.
+    pub(crate) max_slowdown: Option<f64>,
     /// Answer only when every rank has changed.
     pub(crate) wait: bool,
 }
@@ -123,6 +301,15 @@ pub(crate) enum Swapped {
 }
 
 impl Swapped {
+    /// What the job changes to.
+    pub(crate) fn label(&self) -> &str {
+        let label = match self {
+            Self::Here(swapped) => swapped.plan.as_ref().map(|plan| plan.label.as_str()),
+            Self::Fleet(swapped) => swapped.plan.as_deref(),
+        };
+        label.unwrap_or("default clocks")
+    }
+
     /// The step at which every rank changes.
     pub(crate) fn step(&self) -> u64 {
         match self {
@@ -148,6 +335,8 @@ pub(crate) struct Steering {
     pub(crate) questions: Arc<Questions>,
     pub(crate) fleet: Option<Arc<Fleet>>,
     pub(crate) ledger: Arc<Ledger>,
+    /// What stands beside what the jobs of this node alone run.
+    pub(crate) standings: Standings,
 }
 
 impl Steering {
@@ -157,6 +346,55 @@ impl Steering {
             Some(fleet) => Arc::new(fleet::OnNodes::of(fleet, job)),
             None => Arc::new(here::Here::of(self, job)),
         }
+    }
+
+    /// Refuses what would change this node's part of a job alone, which its agents undo, or see no more
+    /// than that; with what to do instead.
+    ///
+    /// # Errors
+    /// If the job has ranks on other nodes.
+    pub(crate) fn check_all_here(&self, job: &JobView, remedy: &str) -> Result<(), Refusal> {
+        if !spans_nodes(job) {
+            return Ok(());
+        }
+        let message =
+            format!("job {} has ranks on other nodes, and all of it runs one plan", job.job);
+        Err(Refusal::new(RefusalCode::Malformed, message, remedy))
+    }
+
+    /// Brings up to date what is known of the jobs of this node alone, and forgets those that have left.
+    pub(crate) async fn see(self: &Arc<Self>, jobs: &[JobView]) {
+        for key in self.standings.see(jobs) {
+            if let Some(job) = jobs.iter().find(|job| JobKey::of(job) == key) {
+                // What `pfod` does not say now it says in a moment.
+                let _ = self.of(job).stands().await;
+            }
+        }
+    }
+
+    /// The jobs whose energy counts for the ledger of savings, which gets the comparisons of the jobs
+    /// that this node has a part of.
+    pub(crate) async fn counted<'a>(&self, jobs: &'a [JobView]) -> Cow<'a, [JobView]> {
+        let mut counted = Cow::Borrowed(jobs);
+        for job in jobs {
+            let Some(fleet) = fleet_of(self.fleet.as_ref(), job) else { continue };
+            let key = JobKey::of(job);
+            let ForLedger { in_trial, compared } = fleet.for_ledger(&key).await;
+            compared.iter().for_each(|compared| self.ledger.take_whole(job, compared));
+            if in_trial {
+                counted.to_mut().retain(|job| JobKey::of(job) != key);
+            }
+        }
+        counted
+    }
+
+    /// What stands beside what each job runs, of one user or of all.
+    pub(crate) async fn standings(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, Standing> {
+        let mut standings = self.standings.all(only_of);
+        if let Some(fleet) = &self.fleet {
+            standings.extend(fleet.standings(only_of).await);
+        }
+        standings
     }
 
     /// That of a node without a `pfod`, for tests.
@@ -169,6 +407,7 @@ impl Steering {
             pfod,
             fleet: None,
             ledger: Arc::new(Ledger::under(directory, Arc::new(settings))),
+            standings: Standings::under(directory),
         })
     }
 }

@@ -1,61 +1,66 @@
-//! Swapping a job to the plan that takes a straggler's time, and back.
-//!
-//! What the job ran before is on disk before the swap is asked for: an agent that dies in between
-//! knows it.
+//! Has a job run the plan that takes a straggler's time, and afterwards what it ran before. That stands
+//! beside what the job runs, so that any agent of the job brings it back.
 
-use std::sync::Arc;
-
+use pfo_fleet::{Answered, Run, Standing, Watch};
 use pfo_planner::Straggler;
-use pfo_protocol::{
-    ClockTable, JobView, PlanStatus, Refusal, RefusalCode, Request, Response, SwapTarget, Swapped,
-};
+use pfo_protocol::{ClockTable, FrontierStatus, JobView, Refusal, RefusalCode};
 
-use crate::job::JobKey;
-use crate::pfod::{Asker, PfodError, unexpected};
-use crate::straggler::SlowStages;
-use crate::straggler::files::Answered;
+use crate::fleet::AllSlow;
+use crate::pfod::Asker;
+use crate::steer::{Attempts, Change, Stands, Steer, SteerError, Swapped, next_step, owner};
 use crate::straggler::frontier::JobFrontier;
 use crate::straggler::jobs::{FrontierJob, Stragglers};
 use crate::straggler::table::Labelled;
 
-/// A swap to ask for.
-struct Change {
-    /// The straggler that the job runs a plan for from then on.
-    straggler: Option<Answered>,
-    target: SwapTarget,
-    /// Answer only when every rank has changed.
-    wait: bool,
+/// What stands for the plan for a straggler, in place of what stands for another one.
+fn standing(stands: &Stands, straggler: Option<Answered>) -> Standing {
+    let step = next_step(&stands.view);
+    let guard = stands.standing.guard.as_ref().map(|guard| guard.anew(step));
+    Standing { guard, straggler, ..stands.standing.clone() }
 }
 
+/// What the job runs by itself.
+fn own_run(stands: &Stands) -> Run {
+    let answered = stands.standing.straggler.as_ref();
+    answered.map_or(&stands.run, |answered| &answered.before).clone()
+}
+
+/// Whose change it is, and whether that waits until every rank has changed.
+type Request = (Asker, bool);
+
 impl Stragglers {
-    /// Swaps to the plan that takes a straggler's time.
+    /// Has a job run the plan that takes a straggler's time.
     ///
     /// # Errors
-    /// If no frontier is loaded, its plan does not fit, or `pfod` refuses the swap.
+    /// If no frontier is loaded for it, or it cannot run the plan.
     pub(crate) async fn answer(
         &self,
-        asker: Asker,
-        job: &JobView,
+        job: &dyn Steer,
+        view: &JobView,
         straggler: Straggler,
-        wait: bool,
+        request: Request,
     ) -> Result<Swapped, Refusal> {
-        let known = self.find(job)?;
+        let known = self.find(job, view).await?;
         let _changing = known.changing.lock().await;
-        let before = match known.straggler() {
-            Some(answered) => answered.before,
-            None => self.running(&known.key).await?,
-        };
         let plan = self.made_for(&known, straggler).await?;
-        let (factor, found) = (straggler.factor(), SlowStages::new());
-        let change = Change::to(plan, Answered::now(factor, before, found), wait);
-        Ok(self.swap(asker, &known, change).await?)
+        let attempts = Attempts::begin();
+        loop {
+            let stands = job.stands().await?;
+            let (factor, before) = (straggler.factor(), own_run(&stands));
+            let answered = Answered { factor, before, found: Default::default() };
+            let planned = (plan.clone(), answered);
+            match self.run_for_straggler(job, stands, planned, request).await {
+                Ok(swapped) => return Ok(swapped),
+                Err(why) => attempts.after(why).await?,
+            }
+        }
     }
 
     /// The plan that takes a straggler's time, as the job runs now.
     ///
     /// # Errors
     /// If it does not fit.
-    pub(super) async fn made_for(
+    async fn made_for(
         &self,
         known: &FrontierJob,
         straggler: Straggler,
@@ -68,153 +73,148 @@ impl Stragglers {
         Ok(self.make(known, make).await?.said(&known.key))
     }
 
-    /// Swaps back to what the job ran before the straggler.
+    /// Has a job run what it ran before a straggler.
     ///
     /// # Errors
-    /// If it runs a plan for none, or `pfod` refuses the swap.
-    pub(crate) async fn end(
-        &self,
-        asker: Asker,
-        job: &JobView,
-        wait: bool,
-    ) -> Result<Swapped, Refusal> {
-        let none = || {
-            let message = format!("job {} runs a plan for no straggler", job.job);
+    /// If it runs a plan for none, or cannot run that any more.
+    pub(crate) async fn end(&self, job: &dyn Steer, request: Request) -> Result<Swapped, Refusal> {
+        let attempts = Attempts::begin();
+        loop {
+            match self.end_now(job, request).await {
+                Ok(swapped) => return Ok(swapped),
+                Err(why) => attempts.after(why).await?,
+            }
+        }
+    }
+
+    async fn end_now(&self, job: &dyn Steer, (by, wait): Request) -> Result<Swapped, SteerError> {
+        let stands = job.stands().await?;
+        let answered = stands.standing.straggler.clone().ok_or_else(|| {
+            let message = format!("job {} runs a plan for no straggler", job.key().name);
             Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
-        };
-        let known = self.of(job).ok_or_else(none)?;
-        let _changing = known.changing.lock().await;
-        let answered = known.straggler().ok_or_else(none)?;
-        Ok(self.swap(asker, &known, Change::back(answered.before, wait)).await?)
+        })?;
+        let (run, standing, after) = (answered.before, standing(&stands, None), stands.number);
+        job.change(Change { by, run, standing, after, wait }).await
     }
 
     /// Makes the swap that slow stages call for, if any does: to a plan for what is measured now, or
-    /// back. A straggler that a user reported is left to that user. None if there is
-    /// nothing to swap, or another swap is under way.
+    /// back. A straggler that a user reported is left to that user. None if there is nothing to swap.
     ///
     /// # Errors
-    /// If the frontier has no plan for it, or `pfod` refuses the swap.
-    pub(crate) async fn answer_slow_stages(
+    /// If the frontier has no plan for it, or the job cannot run that.
+    pub(crate) async fn answer_slow(
         &self,
-        known: &Arc<FrontierJob>,
-        slow: &SlowStages,
-    ) -> Result<Option<Swapped>, PfodError> {
+        job: &dyn Steer,
+        view: &JobView,
+        slow: &AllSlow,
+    ) -> Result<Option<Swapped>, SteerError> {
+        let known = &self.find(job, view).await?;
+        known.note(slow.conditions.clone());
         let Ok(_changing) = known.changing.try_lock() else { return Ok(None) };
-        let answered = known.straggler();
-        if answered.as_ref().is_some_and(|answered| answered.found.is_empty()) {
-            return Ok(None);
-        }
-        let own = match &answered {
-            Some(answered) => answered.before.clone(),
-            None => self.running(&known.key).await?,
+        let stands = job.stands().await?;
+        let request = (owner(job.key()), false);
+        let is_answered = match &stands.standing.straggler {
+            // That is left to the user who reported it.
+            Some(answered) if answered.found.is_empty() => return Ok(None),
+            answered => answered.is_some(),
         };
-        let Some(own) = own else { return Ok(None) };
-        let (table, stages, conditions) = (own.table.clone(), slow.clone(), known.conditions());
-        let make =
-            move |frontier: &JobFrontier| frontier.plan_for_slow_now(&table, &stages, &conditions);
-        let made = self.make(known, make).await?;
-        let change = match made {
+        let before = own_run(&stands);
+        let Some(own) = job.plan_of(&before).await? else { return Ok(None) };
+        let (stages, conditions) = (slow.shares(), slow.conditions.clone());
+        let make = move |frontier: &JobFrontier| {
+            frontier.plan_for_slow_now(&own.table, &stages, &conditions)
+        };
+        match self.make(known, make).await? {
             Some((straggler, made)) => {
                 let plan = made.said(&known.key);
                 known.note_answer();
-                let answered = Answered::now(straggler.factor(), Some(own), slow.clone());
-                Change::to(plan, answered, false)
+                let (factor, found) = (straggler.factor(), slow.stages.clone());
+                let planned = (plan, Answered { factor, before, found });
+                Ok(Some(self.run_for_straggler(job, stands, planned, request).await?))
             }
-            None if answered.is_some() => Change::back(Some(own), false),
-            None => return Ok(None),
-        };
-        let asker = Asker { uid: known.key.uid, pid: None, administrator: false };
-        self.swap(asker, known, change).await.map(Some)
+            None if is_answered => Ok(Some(self.end_now(job, request).await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn run_for_straggler(
+        &self,
+        job: &dyn Steer,
+        stands: Stands,
+        (plan, answered): (Labelled, Answered),
+        (by, wait): Request,
+    ) -> Result<Swapped, SteerError> {
+        let run = job.publish(plan).await?;
+        let standing = standing(&stands, Some(answered));
+        job.change(Change { by, run, standing, after: stands.number, wait }).await
     }
 
     /// A faster plan for a job whose own, with this table, makes steps longer than allowed, by these
     /// shares of a step at default clocks.
     ///
     /// # Errors
-    /// If no frontier is loaded, or it has no faster plan for the job.
+    /// If its frontier has no faster plan for the job.
     pub(crate) async fn corrected(
         &self,
-        key: &JobKey,
+        known: &FrontierJob,
         own: ClockTable,
         figures: [f64; 2],
     ) -> Result<Labelled, Refusal> {
-        let known = self.of_key(key)?;
         let conditions = known.conditions();
         let make = move |frontier: &JobFrontier| frontier.corrected(&own, figures, &conditions);
-        Ok(self.make(&known, make).await?.said(key))
+        Ok(self.make(known, make).await?.said(&known.key))
     }
 
-    /// What a job runs now; none at default clocks and for plans without a clock table.
-    async fn running(&self, key: &JobKey) -> Result<Option<Labelled>, PfodError> {
-        let plan = self.questions.job(key).await?.and_then(|job| job.plan);
-        let Some(PlanStatus { label, .. }) = plan else { return Ok(None) };
-        let table = self.questions.plan(key.selector()).await?;
-        Ok(table.map(|table| Labelled { label, table }))
-    }
-
-    async fn swap(
+    /// Sets whether slow stages of a job are answered by this node.
+    ///
+    /// # Errors
+    /// If no frontier is loaded for it, or that cannot be kept.
+    pub(crate) async fn set_auto(
         &self,
-        asker: Asker,
-        job: &Arc<FrontierJob>,
-        change: Change,
-    ) -> Result<Swapped, PfodError> {
-        let former = job.straggler();
-        if change.straggler.is_some() {
-            job.set_straggler(change.straggler.clone());
-            self.keep(job).await;
-        }
-        let swapped = self.ask_for(asker, job, change.target, change.wait).await;
-        match &swapped {
-            Ok(Swapped { plan, .. }) => {
-                let plan = plan.as_ref().map(|plan| plan.number);
-                job.set_straggler(change.straggler.map(|answered| Answered { plan, ..answered }));
+        job: &dyn Steer,
+        view: &JobView,
+        (by, on): (Asker, bool),
+    ) -> Result<FrontierStatus, Refusal> {
+        let attempts = Attempts::begin();
+        loop {
+            match self.set_auto_now(job, view, (by, on)).await {
+                Ok(status) => return Ok(status),
+                Err(why) => attempts.after(why).await?,
             }
-            Err(PfodError::Refused(_)) => job.set_straggler(former),
-            // It may have taken place. The next look at the job's plan shows it.
-            Err(PfodError::Away(_)) => {}
         }
-        self.keep(job).await;
-        swapped
     }
 
-    async fn ask_for(
+    async fn set_auto_now(
         &self,
-        asker: Asker,
-        job: &FrontierJob,
-        target: SwapTarget,
-        wait: bool,
-    ) -> Result<Swapped, PfodError> {
-        let mut connection = self.pfod.on_behalf(asker).await?;
-        let job = job.key.selector();
-        let request = Request::PlanSwap { job, target, at_step: None, after: None, wait };
-        let answer = if wait {
-            connection.ask_patiently(request).await?
-        } else {
-            connection.ask(request).await?
+        job: &dyn Steer,
+        view: &JobView,
+        (by, on): (Asker, bool),
+    ) -> Result<FrontierStatus, SteerError> {
+        let known = self.find(job, view).await?;
+        let stands = job.stands().await?;
+        let watch = match on {
+            true => {
+                let profile = job.publish_profile(known.profile()).await?;
+                Some(Watch { by_node: job.node().clone(), profile })
+            }
+            false => None,
         };
-        match answer {
-            Response::Swapped(swapped) => Ok(swapped),
-            other => Err(unexpected(&other)),
+        let straggler = stands.standing.straggler.as_ref().map(|answered| answered.factor);
+        let status = FrontierStatus { auto: on, straggler, ..known.status() };
+        if watch == stands.standing.watch {
+            return Ok(status);
         }
-    }
-}
-
-impl Answered {
-    fn now(factor: f64, before: Option<Labelled>, found: SlowStages) -> Self {
-        Self { factor, before, found, label: String::new(), plan: None }
-    }
-}
-
-impl Change {
-    fn to(Labelled { label, table }: Labelled, answered: Answered, wait: bool) -> Self {
-        let answered = Answered { label: label.clone(), ..answered };
-        Self { straggler: Some(answered), target: SwapTarget::Table { label, table }, wait }
-    }
-
-    fn back(before: Option<Labelled>, wait: bool) -> Self {
-        let target = before.map_or(SwapTarget::DefaultClocks, |Labelled { label, table }| {
-            SwapTarget::Table { label, table }
-        });
-        Self { straggler: None, target, wait }
+        // Without the watch nobody would bring the job back.
+        let found = stands.standing.straggler.as_ref();
+        let ends = !on && found.is_some_and(|answered| !answered.found.is_empty());
+        let (run, beside) = if ends {
+            (own_run(&stands), standing(&stands, None))
+        } else {
+            (stands.run.clone(), stands.standing.clone())
+        };
+        let standing = Standing { watch, ..beside };
+        let change = Change { by, run, standing, after: stands.number, wait: false };
+        job.change(change).await?;
+        Ok(status)
     }
 }

@@ -10,8 +10,6 @@ use pfo_service::{boot_id, file_stem, parse_of_boot, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobKey;
-use crate::straggler::SlowStages;
-use crate::straggler::table::Labelled;
 
 const FORMAT: &str = "pfo-agent-job/1";
 
@@ -32,30 +30,9 @@ pub(super) struct JobRecord {
     pub(super) frontier: String,
     /// Since when it has had no rank (`CLOCK_MONOTONIC`, ns).
     pub(super) left_ns: Option<u64>,
-    /// The straggler that it runs a plan for.
-    pub(super) straggler: Option<Answered>,
-    /// Whether the agent answers slow stages.
-    pub(super) auto: bool,
     /// Whether a user loaded the frontier here, and the other nodes of the job do not have it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) unshared: bool,
-}
-
-/// A straggler that a job runs a plan for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Answered {
-    /// How many times the fastest iteration the straggler's takes.
-    pub(super) factor: f64,
-    /// What the job ran before; none is default clocks.
-    pub(super) before: Option<Labelled>,
-    /// The stages that the agent found slow by itself; none if a user reported the straggler.
-    pub(super) found: SlowStages,
-    /// What its plan is called.
-    pub(super) label: String,
-    /// The number that `pfod` gave the plan; none while it is not known whether the swap took
-    /// place.
-    pub(super) plan: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -175,21 +152,14 @@ fn ends_with(path: &Path, end: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::Stage;
-
     use super::*;
 
     fn record(job: &str) -> JobRecord {
-        let found = SlowStages::from([(Stage(2), 0.25)]);
-        let label = "f at 1.5x".into();
-        let straggler = Answered { factor: 1.5, before: None, found, label, plan: Some(3) };
         JobRecord {
             uid: Uid(7),
             job: job.parse().unwrap(),
             frontier: "f".into(),
             left_ns: None,
-            straggler: Some(straggler),
-            auto: true,
             unshared: job.contains('b'),
         }
     }

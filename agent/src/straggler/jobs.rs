@@ -1,4 +1,4 @@
-//! The jobs that have a frontier: which plan each runs for which straggler, in memory and on disk.
+//! The jobs that have a frontier, in memory and on disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use pfo_fleet::Digest;
 use pfo_planner::{Conditions, Profile};
-use pfo_protocol::{FrontierStatus, JobName, JobView, PlanStatus, Refusal, RefusalCode, Uid};
+use pfo_protocol::{FrontierStatus, JobName, JobView, Refusal, RefusalCode, Uid};
 use pfo_service::{People, blocking, lock, now_ns};
 use pfo_store::digest_of;
 
 use crate::job::JobKey;
-use crate::pfod::{Pfod, Questions};
-use crate::straggler::SlowStages;
-use crate::straggler::files::{Answered, JobFiles, JobRecord};
+use crate::straggler::files::{JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
 use crate::straggler::pace::Pace;
-use crate::straggler::table::Labelled;
 
 /// How long a job without ranks keeps its frontier, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -28,8 +25,6 @@ const BYTES: usize = 96 << 20;
 /// All jobs that have a frontier.
 #[derive(Debug)]
 pub(crate) struct Stragglers {
-    pub(super) pfod: Pfod,
-    pub(super) questions: Arc<Questions>,
     pub(super) files: Arc<JobFiles>,
     people: Arc<People>,
     jobs: Mutex<BTreeMap<JobKey, Arc<FrontierJob>>>,
@@ -63,23 +58,16 @@ struct Observed {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    straggler: Option<Answered>,
-    auto: bool,
     /// Since when the job has had no rank (`CLOCK_MONOTONIC`, ns).
     left_ns: Option<u64>,
     unshared: bool,
 }
 
 impl Stragglers {
-    pub(crate) fn new(
-        pfod: Pfod,
-        questions: Arc<Questions>,
-        files: JobFiles,
-        people: Arc<People>,
-    ) -> Self {
+    pub(crate) fn new(files: JobFiles, people: Arc<People>) -> Self {
         let (reading, planning) = (tokio::sync::Mutex::default(), tokio::sync::Mutex::default());
         let (files, jobs) = (Arc::new(files), Mutex::default());
-        Self { pfod, questions, files, people, jobs, reading, planning }
+        Self { files, people, jobs, reading, planning }
     }
 
     /// Continues with the jobs of an earlier agent. Reads and parses files.
@@ -91,8 +79,8 @@ impl Stragglers {
             drop(attempt);
             match frontier {
                 Ok(frontier) => {
-                    let JobRecord { straggler, auto, left_ns, unshared, .. } = record;
-                    let state = State { straggler, auto, left_ns, unshared };
+                    let JobRecord { left_ns, unshared, .. } = record;
+                    let state = State { left_ns, unshared };
                     let pp_degree = frontier.stages();
                     let loaded = (record.frontier, digest_of(&bytes), Arc::new(frontier));
                     let job = FrontierJob::new(key.clone(), pp_degree, loaded, state);
@@ -160,9 +148,11 @@ impl Stragglers {
         self.lock().get(&JobKey::of(job)).filter(|known| known.pp_degree == job.pp_degree).cloned()
     }
 
+    /// The same.
+    ///
     /// # Errors
     /// If no frontier is loaded.
-    pub(crate) fn find(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
+    pub(crate) fn loaded(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
         self.of(job).ok_or_else(|| not_loaded(&job.job))
     }
 
@@ -172,24 +162,8 @@ impl Stragglers {
         self.lock().get(key).cloned().ok_or_else(|| not_loaded(&key.name))
     }
 
-    /// Sets whether the agent answers slow stages of a job by itself.
-    ///
-    /// # Errors
-    /// If no frontier is loaded.
-    pub(crate) async fn set_auto(
-        &self,
-        job: &JobView,
-        on: bool,
-    ) -> Result<FrontierStatus, Refusal> {
-        let known = self.find(job)?;
-        known.state().auto = on;
-        self.keep(&known).await;
-        Ok(known.status())
-    }
-
-    /// Compares with the jobs that there are: forgets those that left long ago, and stragglers
-    /// whose plan was swapped for another. Returns when to look again at the latest, if no job
-    /// changes.
+    /// Compares with the jobs that there are, and forgets those that left long ago. Returns when to look
+    /// again at the latest, if no job changes.
     pub(crate) async fn compare(&self, jobs: &[JobView]) -> Option<Duration> {
         let views: BTreeMap<_, _> = jobs.iter().map(|job| (JobKey::of(job), job)).collect();
         let known: Vec<_> = self.lock().values().cloned().collect();
@@ -200,8 +174,7 @@ impl Stragglers {
                 self.forget(&job, "it has another number of stages now");
                 continue;
             }
-            let changed = view.is_some_and(|view| job.compare_plan(view.plan.as_ref()))
-                | job.note_presence(view.is_some());
+            let changed = job.note_presence(view.is_some());
             match job.left_for().map(|left| FORGET_AFTER.checked_sub(left)) {
                 Some(None) => {
                     self.forget(&job, "its last rank left 15 minutes ago");
@@ -234,7 +207,7 @@ impl Stragglers {
                 let key = &job.key;
                 tracing::warn!(
                     uid = key.uid.0, job = %key.name,
-                    "a restart of the agent will not know the straggler of {key}: {error}"
+                    "a restart of the agent will not know since when {key} has left: {error}"
                 );
             }
         };
@@ -315,18 +288,6 @@ impl FrontierJob {
         &self.frontier
     }
 
-    /// What it ran before the straggler that it runs a plan for, if it does; none within for default
-    /// clocks.
-    pub(crate) fn before_straggler(&self) -> Option<Option<Labelled>> {
-        self.straggler().map(|answered| answered.before)
-    }
-
-    /// The slow stages that it runs a plan for.
-    pub(crate) fn answered_stages(&self) -> SlowStages {
-        let state = self.state();
-        state.straggler.as_ref().map(|answered| answered.found.clone()).unwrap_or_default()
-    }
-
     /// Takes note of how the job runs beside its profile.
     pub(crate) fn note(&self, conditions: Conditions) {
         lock(&self.watched).conditions = conditions;
@@ -359,38 +320,6 @@ impl FrontierJob {
         self.state().unshared = false;
     }
 
-    /// Whether the agent answers slow stages.
-    pub(crate) fn is_auto(&self) -> bool {
-        self.state().auto
-    }
-
-    pub(super) fn straggler(&self) -> Option<Answered> {
-        self.state().straggler.clone()
-    }
-
-    pub(super) fn set_straggler(&self, straggler: Option<Answered>) {
-        self.state().straggler = straggler;
-    }
-
-    /// Takes note of the plan that the job runs. Whether that changed anything.
-    fn compare_plan(&self, plan: Option<&PlanStatus>) -> bool {
-        // While the agent swaps its plan, it is not known yet which of the two this is.
-        let Ok(_changing) = self.changing.try_lock() else { return false };
-        let mut state = self.state();
-        let Some(answered) = &mut state.straggler else { return false };
-        match (answered.plan, plan) {
-            (Some(number), Some(plan)) if plan.number == number => false,
-            (None, Some(plan)) if plan.label == answered.label => {
-                answered.plan = Some(plan.number);
-                true
-            }
-            _ => {
-                state.straggler = None;
-                true
-            }
-        }
-    }
-
     /// Takes note of whether the job has a rank. Whether that changed.
     fn note_presence(&self, is_there: bool) -> bool {
         let mut state = self.state();
@@ -407,15 +336,13 @@ impl FrontierJob {
     }
 
     pub(crate) fn status(&self) -> FrontierStatus {
-        let state = self.state();
-        let straggler = state.straggler.as_ref().map(|answered| answered.factor);
-        FrontierStatus { straggler, auto: state.auto, ..self.frontier.status() }
+        self.frontier.status()
     }
 
     fn record(&self) -> JobRecord {
-        let State { straggler, auto, left_ns, unshared } = self.state().clone();
+        let State { left_ns, unshared } = self.state().clone();
         let JobKey { uid, name: job } = self.key.clone();
-        JobRecord { uid, job, frontier: self.label.clone(), left_ns, straggler, auto, unshared }
+        JobRecord { uid, job, frontier: self.label.clone(), left_ns, unshared }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

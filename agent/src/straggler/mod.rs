@@ -10,7 +10,6 @@ mod points;
 mod replan;
 mod shared;
 mod table;
-mod whole;
 
 use std::collections::BTreeMap;
 

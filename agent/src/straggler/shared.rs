@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{JobView, Refusal, RefusalCode};
+use pfo_protocol::{JobView, Refusal};
 use pfo_service::blocking;
 use pfo_store::Note;
 use tokio::time::sleep;
 
 use crate::fleet::Fleet;
-use crate::job::JobKey;
+use crate::steer::{Steer, Steering};
 use crate::straggler::jobs::{FrontierJob, Stragglers, not_loaded};
 
 /// How often to see whether a frontier is still to be shared.
@@ -18,33 +18,38 @@ const RHYTHM: Duration = Duration::from_secs(5);
 
 /// Sees to it that the store has the frontiers of the jobs of a fleet that were loaded here, in each of
 /// their runs, for as long as the agent runs.
-pub(crate) async fn share_frontiers(stragglers: Arc<Stragglers>, fleet: Arc<Fleet>) {
+pub(crate) async fn share_frontiers(
+    stragglers: Arc<Stragglers>,
+    steering: Arc<Steering>,
+    fleet: Arc<Fleet>,
+) {
     loop {
         sleep(RHYTHM).await;
         for key in fleet.jobs() {
             let Ok(known) = stragglers.of_key(&key) else { continue };
-            if !fleet.has_settled(&key, known.digest) && stragglers.share(&fleet, &known).await {
-                fleet.settle(&key, known.digest);
+            let is_settled = fleet.has_settled(&key, known.digest);
+            if !is_settled && let Ok(Some(view)) = steering.questions.job(&key).await {
+                stragglers.share_now(&steering, &view).await;
             }
         }
     }
 }
 
 impl Stragglers {
-    /// The frontier of a job of several nodes: what was loaded last on any of them.
+    /// The frontier of a job: what was loaded last on any of its nodes.
     ///
     /// # Errors
     /// If none was, or it cannot be had.
-    pub(crate) async fn find_whole(
+    pub(crate) async fn find(
         &self,
-        fleet: &Fleet,
-        job: &JobView,
+        job: &dyn Steer,
+        view: &JobView,
     ) -> Result<Arc<FrontierJob>, Refusal> {
-        let (known, key) = (self.of(job), JobKey::of(job));
-        let noted = match (fleet.noted(&key, Note::Frontier).await, &known) {
+        let (known, key) = (self.of(view), job.key());
+        let noted = match (job.noted(Note::Frontier).await, &known) {
             (Ok(Some(noted)), _) => noted,
-            (Ok(None), None) => return Err(not_loaded(&job.job)),
-            (Err(why), None) => return Err(unknown(&key, &why)),
+            (Ok(None), None) => return Err(not_loaded(&view.job)),
+            (Err(why), None) => return Err(why.into()),
             (Ok(None) | Err(_), Some(known)) => return Ok(Arc::clone(known)),
         };
         if let Some(known) = &known
@@ -52,9 +57,9 @@ impl Stragglers {
         {
             return Ok(Arc::clone(known));
         }
-        let fetched = match fleet.fetch_noted(&key, &noted).await {
-            Ok(bytes) => self.load(job, (noted.label, bytes), false).await.map(drop),
-            Err(why) => Err(unknown(&key, &why)),
+        let fetched = match job.fetch_noted(&noted).await {
+            Ok(bytes) => self.load(view, (noted.label, bytes), false).await.map(drop),
+            Err(why) => Err(why.into()),
         };
         let by_node = &noted.by_node;
         match (fetched, known) {
@@ -63,7 +68,7 @@ impl Stragglers {
                     uid = key.uid.0, job = %key.name,
                     "fetched the frontier of {key}, which was loaded on node {by_node}"
                 );
-                self.find(job)
+                self.of(view).ok_or_else(|| not_loaded(&view.job))
             }
             (Err(why), Some(known)) => {
                 tracing::warn!(
@@ -79,9 +84,9 @@ impl Stragglers {
 
     /// Notes the frontier of a job in the store, unless there is one that was loaded on another node since.
     /// Returns whether that is settled.
-    async fn share(&self, fleet: &Fleet, known: &Arc<FrontierJob>) -> bool {
+    async fn share(&self, job: &dyn Steer, known: &Arc<FrontierJob>) -> bool {
         let key = &known.key;
-        match fleet.noted(key, Note::Frontier).await {
+        match job.noted(Note::Frontier).await {
             Err(_) => return false,
             Ok(Some(noted)) if noted.digest == known.digest || !known.is_unshared() => {}
             Ok(_) => {
@@ -89,7 +94,7 @@ impl Stragglers {
                 let read = blocking(move || files.read_frontier(&of)).await;
                 let Ok(Ok(bytes)) = read else { return true };
                 let label = known.label().to_owned();
-                if let Err(why) = fleet.write_note(key, Note::Frontier, label, bytes).await {
+                if let Err(why) = job.note(Note::Frontier, label, bytes).await {
                     tracing::debug!("the other nodes of {key} do not have its frontier: {why}");
                     return false;
                 }
@@ -102,20 +107,13 @@ impl Stragglers {
         true
     }
 
-    /// Notes a frontier that was just loaded; what fails is tried again.
-    pub(crate) async fn share_now(&self, fleet: &Fleet, job: &JobView) {
-        if let Some(known) = self.of(job)
-            && self.share(fleet, &known).await
+    /// Notes a frontier that was just loaded, if the job has other nodes; what fails is tried again.
+    pub(crate) async fn share_now(&self, steering: &Arc<Steering>, view: &JobView) {
+        if let Some(known) = self.of(view)
+            && self.share(&*steering.of(view), &known).await
+            && let Some(fleet) = &steering.fleet
         {
             fleet.settle(&known.key, known.digest);
         }
     }
-}
-
-fn unknown(key: &JobKey, why: &str) -> Refusal {
-    Refusal::new(
-        RefusalCode::LimitReached,
-        format!("the frontier of {key} is not on this node, and cannot be fetched: {why}"),
-        "`pfoctl fleet check` says what is wrong with the store; or load it with `pfoctl plan load`",
-    )
 }

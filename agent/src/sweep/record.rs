@@ -68,7 +68,7 @@ pub(crate) struct SweepRecord {
     /// How often the trial of the next clock was repeated.
     #[serde(default)]
     repeats: u32,
-    /// The steps of its next trial, if more than asked for.
+    /// The steps of its next trial, if more than requested.
     #[serde(default)]
     more_steps: u32,
     /// How many replicas can measure different clocks at the same time.
@@ -97,7 +97,7 @@ struct Shown {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pause {
-    /// None if a user asked for it.
+    /// None if a user requested it.
     pub(crate) why: Option<String>,
 }
 
@@ -261,7 +261,7 @@ impl SweepRecord {
     /// Adds the trial of what came [next](Self::next).
     ///
     /// # Errors
-    /// Why the trial is of no use, in words.
+    /// Why the trial is useless, in words.
     pub(crate) fn take(&mut self, trial: &RecordedTrial) -> Result<(), String> {
         match self.next() {
             Next::DefaultClocks => self.default_step_s = Some(median_step_s(&trial.trial.steps)),

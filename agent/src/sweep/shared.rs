@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{JobView, ProfileKey, Rank, Refusal, SweepEnd};
+use pfo_protocol::{ProfileKey, Rank, Refusal, SweepEnd};
 use pfo_service::{Panicked, blocking};
 use pfo_store::{JobId, Note};
 use tokio::time::sleep;
@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use crate::fleet::{Fleet, Members, Noted};
 use crate::job::JobKey;
 use crate::profile::stored_key;
+use crate::steer::{Steer, SteerError};
 use crate::sweep::file;
 use crate::sweep::record::{Pause, SweepRecord};
 use crate::sweep::requests;
@@ -36,8 +37,11 @@ pub(crate) async fn share_sweeps(sweeps: Arc<Sweeps>, fleet: Arc<Fleet>) {
         noted.retain(|id, _| jobs.iter().any(|key| fleet.id_of(key) == *id));
         for key in jobs {
             let id = fleet.id_of(&key);
-            let turn = Turn { sweeps: &sweeps, fleet: &fleet, key: &key };
-            let is_time = look % LOOKS_AT_STORE == 0;
+            let Ok(Some(view)) = sweeps.job(&key).await else { continue };
+            let job = sweeps.steering().of(&view);
+            let turn = Turn { sweeps: &sweeps, job: &*job };
+            // First the job runs what it ran before: a sweep ends with nothing else.
+            let is_time = look % LOOKS_AT_STORE == 0 && !fleet.is_carried_over(&key);
             if let Err(why) = turn.take(&id, &mut noted, is_time).await {
                 tracing::debug!("cannot share the sweep of {key}: {why}");
             }
@@ -48,8 +52,7 @@ pub(crate) async fn share_sweeps(sweeps: Arc<Sweeps>, fleet: Arc<Fleet>) {
 /// A look at one job.
 struct Turn<'a> {
     sweeps: &'a Arc<Sweeps>,
-    fleet: &'a Fleet,
-    key: &'a JobKey,
+    job: &'a dyn Steer,
 }
 
 impl Turn<'_> {
@@ -59,15 +62,15 @@ impl Turn<'_> {
         noted: &mut BTreeMap<JobId, u64>,
         is_time: bool,
     ) -> Result<(), String> {
-        match self.sweeps.progress(self.key) {
+        match self.sweeps.progress(self.job.key()) {
             Some(Progress { changes, restored: true, .. })
                 if !noted.contains_key(id) && self.has_gone_on_elsewhere().await? =>
             {
                 tracing::info!(
-                    uid = self.key.uid.0, job = %self.key.name,
-                    "another node goes on with the sweep of {} that was begun here", self.key
+                    uid = self.job.key().uid.0, job = %self.job.key().name,
+                    "another node goes on with the sweep of {} that was begun here", self.job.key()
                 );
-                let (sweeps, key) = (Arc::clone(self.sweeps), self.key.clone());
+                let (sweeps, key) = (Arc::clone(self.sweeps), self.job.key().clone());
                 let _ = blocking(move || sweeps.drop_restored(&key, changes)).await;
             }
             Some(Progress { changes, record, end: None, .. })
@@ -88,8 +91,8 @@ impl Turn<'_> {
 
     async fn note(&self, label: &str, content: serde_json::Result<Vec<u8>>) -> Result<(), String> {
         let content = content.map_err(|error| error.to_string())?;
-        let noted = self.fleet.write_note(self.key, Note::Sweep, label.to_owned(), content).await;
-        noted.map_err(|refusal| refusal.message)
+        let noted = self.job.note(Note::Sweep, label.to_owned(), content).await;
+        noted.map_err(SteerError::message)
     }
 
     /// Notes that a sweep is over and, if it is stored, its profile.
@@ -99,15 +102,15 @@ impl Turn<'_> {
             let read = blocking(move || sweeps.read_profile(&of)).await;
             if let Ok(Some(csv)) = read {
                 let label = serde_json::to_string(&record.profile()).unwrap_or_default();
-                let noted = self.fleet.write_note(self.key, Note::Profile, label, csv).await;
-                noted.map_err(|refusal| refusal.message)?;
+                let noted = self.job.note(Note::Profile, label, csv).await;
+                noted.map_err(SteerError::message)?;
             }
         }
         self.note(OVER, Ok(Vec::new())).await
     }
 
     async fn noted(&self) -> Result<Option<Noted>, String> {
-        let noted = self.fleet.noted(self.key, Note::Sweep).await?;
+        let noted = self.job.noted(Note::Sweep).await.map_err(SteerError::message)?;
         Ok(noted.filter(|noted| noted.label == UNFINISHED))
     }
 
@@ -116,28 +119,29 @@ impl Turn<'_> {
         let noted = self.noted().await?;
         let members = self.members().await?;
         Ok(noted.is_some_and(|noted| {
-            noted.by_node != *self.fleet.name() && members.contains_key(&noted.by_node)
+            noted.by_node != *self.job.node() && members.contains_key(&noted.by_node)
         }))
     }
 
+    async fn fetch(&self, noted: &Noted) -> Result<Vec<u8>, String> {
+        self.job.fetch_noted(noted).await.map_err(SteerError::message)
+    }
+
     async fn members(&self) -> Result<Members, String> {
-        self.fleet.members(self.key).await.map_err(|refusal| refusal.message)
+        let whole = self.job.look().await.map_err(SteerError::message)?;
+        Ok(whole.members)
     }
 
     /// Goes on with a sweep in the store that nobody goes on with, if that is for this node: it has rank 0.
     async fn look_at_store(&self) -> Result<(), String> {
-        // First the job runs what it ran before: a sweep ends with nothing else.
-        if self.fleet.is_carried_over(self.key) {
-            return Ok(());
-        }
         let Some(noted) = self.noted().await? else { return Ok(()) };
-        if noted.by_node == *self.fleet.name() {
+        if noted.by_node == *self.job.node() {
             // The agent before this one had just ended it.
-            let record = file::parse(&self.fleet.fetch_noted(self.key, &noted).await?)?;
+            let record = file::parse(&self.fetch(&noted).await?)?;
             return self.end(&record, true).await;
         }
         let members = self.members().await?;
-        let own = members.get(self.fleet.name());
+        let own = members.get(self.job.node());
         let has_first = own.is_some_and(|own| own.places.iter().any(|place| place.rank == Rank(0)));
         if !has_first || members.contains_key(&noted.by_node) {
             return Ok(());
@@ -146,14 +150,14 @@ impl Turn<'_> {
     }
 
     async fn adopt(&self, noted: &Noted) -> Result<(), String> {
-        let record = file::parse(&self.fleet.fetch_noted(self.key, noted).await?)?;
-        let record = adopted(record, self.key, noted)?;
+        let record = file::parse(&self.fetch(noted).await?)?;
+        let record = adopted(record, self.job.key(), noted)?;
         let sweeps = Arc::clone(self.sweeps);
         in_words(blocking(move || sweeps.adopt(record)).await)?;
         tracing::info!(
-            uid = self.key.uid.0, job = %self.key.name,
+            uid = self.job.key().uid.0, job = %self.job.key().name,
             "goes on with the sweep of {} that was begun on node {}, which has left",
-            self.key, noted.by_node
+            self.job.key(), noted.by_node
         );
         Ok(())
     }
@@ -181,9 +185,8 @@ fn adopted(mut record: SweepRecord, key: &JobKey, noted: &Noted) -> Result<Sweep
 
 /// Fetches what other nodes that are gone have measured of a job: a sweep that is not over, and the profile
 /// that was measured last. To be called before a sweep is begun.
-pub(crate) async fn fetch_measured(sweeps: &Arc<Sweeps>, fleet: &Fleet, job: &JobView) {
-    let key = &JobKey::of(job);
-    let turn = Turn { sweeps, fleet, key };
+pub(crate) async fn fetch_measured(sweeps: &Arc<Sweeps>, job: &dyn Steer) {
+    let (turn, key) = (Turn { sweeps, job }, job.key());
     let fetched = async {
         turn.fetch_profile().await?;
         let Some(noted) = turn.noted().await? else { return Ok(()) };
@@ -200,17 +203,17 @@ pub(crate) async fn fetch_measured(sweeps: &Arc<Sweeps>, fleet: &Fleet, job: &Jo
 
 impl Turn<'_> {
     async fn fetch_profile(&self) -> Result<(), String> {
-        let noted = self.fleet.noted(self.key, Note::Profile).await?;
-        let Some(noted) = noted.filter(|noted| noted.by_node != *self.fleet.name()) else {
+        let noted = self.job.noted(Note::Profile).await.map_err(SteerError::message)?;
+        let Some(noted) = noted.filter(|noted| noted.by_node != *self.job.node()) else {
             return Ok(());
         };
         let of: ProfileKey =
             serde_json::from_str(&noted.label).map_err(|error| error.to_string())?;
         let of = stored_key(&of);
-        if of.uid != self.key.uid || self.sweeps.stored(&of).is_some() {
+        if of.uid != self.job.key().uid || self.sweeps.stored(&of).is_some() {
             return Ok(());
         }
-        let csv = self.fleet.fetch_noted(self.key, &noted).await?;
+        let csv = self.fetch(&noted).await?;
         let csv = String::from_utf8(csv).map_err(|error| error.to_string())?;
         let sweeps = Arc::clone(self.sweeps);
         in_words(blocking(move || sweeps.keep_profile(&of, &csv)).await)

@@ -9,7 +9,7 @@ use pfo_protocol::{
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured,
-/// by whom, and what became of the clock that was asked for.
+/// by whom, and what became of the requested clock.
 const HEADER: &str = "stage,instruction,frequency,time,energy,count,time_sd,energy_sd,rank,dp_rank,\
                       tp_rank,chunk,observed_mhz,throttled\n";
 

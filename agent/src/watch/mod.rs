@@ -1,9 +1,11 @@
 //! Watching jobs that run plans: which ranks are slow by themselves, how far what is measured has
 //! moved from the prediction, and the answer to slow stages where that was asked for.
 
+mod answering;
 mod conditions;
 mod deviation;
 mod drift;
+mod duties;
 mod own_times;
 mod rank_reading;
 mod reference;
@@ -13,7 +15,6 @@ mod stage_times;
 mod tapped_times;
 mod watched;
 mod watcher;
-mod whole;
 
 pub(crate) use deviation::Limit;
 pub(crate) use stage_times::StageTimes;

@@ -31,8 +31,8 @@ impl Taken {
     }
 }
 
-/// The sums of every kind at each clock that was asked for. They have as many entries as the profile
-/// has rows.
+/// The sums of every kind at each requested clock. They have as many entries as the profile has
+/// rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockTimes(BTreeMap<(Instruction, Mhz), Taken>);
 

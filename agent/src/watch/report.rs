@@ -1,9 +1,10 @@
 //! What the journal says of watched jobs.
 
-use pfo_protocol::{DriftStatus, DriftedRank, FleetSwapped, JobView, Rank, Swapped};
+use pfo_protocol::{DriftStatus, DriftedRank, JobView, Rank};
 
 use crate::job::JobKey;
 use crate::journal;
+use crate::steer::Swapped;
 use crate::watch::deviation::Turn;
 
 /// A rank has become slow, slower, or is not slow any more.
@@ -52,23 +53,12 @@ pub(super) fn drift(job: &JobView, drift: &DriftStatus) {
     );
 }
 
-/// The agent has swapped a job's plan by itself.
+/// The agent has swapped what a job runs by itself.
 pub(super) fn answered(key: &JobKey, slow_stages: usize, swapped: &Swapped) {
-    let (plan, step) = (swapped.plan.as_ref().map_or(0, |plan| plan.number), swapped.step);
-    tracing::info!(
-        name: journal::SWAPPED,
-        job = %key.name, uid = key.uid.0, plan,
-        "the agent swaps {key} to plan {plan} at step {step}: {slow_stages} of its stages are slow"
-    );
-}
-
-/// The agent has swapped what all nodes of a job run, by itself.
-pub(super) fn answered_whole(key: &JobKey, slow_stages: usize, swapped: &FleetSwapped) {
-    let (plan, step) = (swapped.plan.as_deref().unwrap_or("default clocks"), swapped.step);
+    let (plan, step) = (swapped.label(), swapped.step());
     tracing::info!(
         name: journal::SWAPPED,
         job = %key.name, uid = key.uid.0,
-        "the agent swaps {key} to {plan} on all of its nodes at step {step}: {slow_stages} of its \
-         stages are slow"
+        "the agent swaps {key} to {plan} at step {step}: {slow_stages} of its stages are slow"
     );
 }

@@ -1,5 +1,5 @@
-//! Which ranks of a job are slow by themselves: their instructions take longer than was profiled at
-//! the clocks that were asked for, step after step, as when heat or a power limit holds a GPU back.
+//! Which ranks of a job are slow by themselves: their instructions take longer than profiled at the
+//! requested clocks, step after step, as when heat or a power limit holds a GPU back.
 
 use std::collections::BTreeMap;
 

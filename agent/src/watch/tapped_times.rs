@@ -143,7 +143,7 @@ async fn tap(
 pub(crate) struct Followed {
     session: SessionId,
     settle: SettleTimes,
-    /// The clock that is locked, and when the driver was asked for it.
+    /// The locked clock, and when it was requested of the driver.
     locked: Option<(Mhz, u64)>,
     /// The clock before.
     before: Option<Mhz>,

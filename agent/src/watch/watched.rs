@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pfo_planner::Conditions;
-use pfo_protocol::{DriftStatus, JobView, Rank, RefusalCode};
+use pfo_protocol::{DriftStatus, JobView, Rank};
 
 use crate::job::JobKey;
-use crate::pfod::PfodError;
-use crate::straggler::{FrontierJob, SlowStages, Stragglers};
+use crate::straggler::SlowStages;
 use crate::watch::conditions::RecentTimes;
 use crate::watch::deviation::Limit;
 use crate::watch::drift::{Drift, Look, Predicted};
@@ -51,8 +50,6 @@ pub(super) struct Watched {
     times: Option<(Reference, Times)>,
     /// How the job runs beside that.
     conditions: Conditions,
-    /// The slow stages that were answered or left alone, and the swap that the job ran then.
-    decided: Option<(SlowStages, u64)>,
 }
 
 /// Whether a job runs a plan, and not only to be measured.
@@ -151,35 +148,6 @@ impl Watched {
     /// How their instructions run beside the profile.
     pub(super) fn conditions(&self) -> &Conditions {
         &self.conditions
-    }
-
-    /// Answers what has changed about slow stages, if it was not answered already.
-    pub(super) async fn answer(
-        &mut self,
-        stragglers: &Stragglers,
-        job: &JobView,
-        frontier: &Arc<FrontierJob>,
-    ) {
-        let slow = if frontier.is_auto() { self.stages() } else { SlowStages::new() };
-        if frontier.answered_stages() == slow || !(slow.is_empty() || frontier.may_answer()) {
-            return;
-        }
-        let decision = (slow, job.swap);
-        if self.decided.as_ref() == Some(&decision) {
-            return;
-        }
-        let key = &frontier.key;
-        match stragglers.answer_slow_stages(frontier, &decision.0).await {
-            Ok(Some(swapped)) => report::answered(key, decision.0.len(), &swapped),
-            Ok(None) => {}
-            // Its ranks are just changing to something else.
-            Err(PfodError::Refused(refusal)) if refusal.code == RefusalCode::LimitReached => return,
-            Err(PfodError::Away(_)) => return,
-            Err(error) => tracing::warn!(
-                job = %key.name, uid = key.uid.0, "cannot answer the slow stages of {key}: {error}"
-            ),
-        }
-        self.decided = Some(decision);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a
 //! plan, once a second.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,15 +13,14 @@ use tokio::time::{Instant, sleep};
 use crate::budget::Budgets;
 use crate::calibration::Told;
 use crate::first_plan::FirstPlans;
-use crate::fleet::{Fleet, ForLedger, fleet_of};
 use crate::job::JobKey;
-use crate::ledger::Ledger;
-use crate::pfod::{Connection, PfodError, Questions, unexpected};
+use crate::pfod::{Connection, PfodError, unexpected};
+use crate::steer::Steering;
 use crate::straggler::{SlowStages, Stragglers};
-use crate::watch::reference::Reference;
+use crate::watch::answering::Answering;
+use crate::watch::duties::{Duties, catch};
 use crate::watch::tapped_times::Taps;
 use crate::watch::watched::{Limits, Seen, Watched, is_watched};
-use crate::watch::whole::WatchedWhole;
 
 /// How often to look at jobs that run plans.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -34,36 +32,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The watch over all jobs.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    taps: Taps,
-    questions: Arc<Questions>,
-    stragglers: Arc<Stragglers>,
-    fleet: Option<Arc<Fleet>>,
-    ledger: Arc<Ledger>,
-    budgets: Arc<Budgets>,
-    first_plans: Arc<FirstPlans>,
-    shown: Mutex<Shown>,
+    pub(crate) taps: Taps,
+    pub(crate) steering: Arc<Steering>,
+    pub(crate) stragglers: Arc<Stragglers>,
+    pub(crate) budgets: Arc<Budgets>,
+    pub(crate) first_plans: Arc<FirstPlans>,
+    pub(crate) shown: Mutex<Shown>,
 }
 
+/// What others see of it.
 #[derive(Debug, Default)]
-struct Shown {
+pub(crate) struct Shown {
     jobs: BTreeMap<JobKey, Seen>,
     problem: Option<String>,
+    duties: Duties,
 }
 
 impl Watcher {
-    pub(crate) fn new(
-        taps: Taps,
-        questions: Arc<Questions>,
-        stragglers: Arc<Stragglers>,
-        fleet: Option<Arc<Fleet>>,
-        ledger: Arc<Ledger>,
-        budgets: Arc<Budgets>,
-        first_plans: Arc<FirstPlans>,
-    ) -> Self {
-        let shown = Mutex::default();
-        Self { taps, questions, stragglers, fleet, ledger, budgets, first_plans, shown }
-    }
-
     /// Every job that has a rank, and what was seen of it.
     pub(crate) fn seen(&self) -> BTreeMap<JobKey, Seen> {
         self.shown().jobs.clone()
@@ -72,6 +57,11 @@ impl Watcher {
     /// Why `pfod` does not answer, if it does not.
     pub(crate) fn problem(&self) -> Option<String> {
         self.shown().problem.clone()
+    }
+
+    /// How many of its duties fail.
+    pub(crate) fn failing_duties(&self) -> usize {
+        self.shown().duties.failing()
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
@@ -119,26 +109,20 @@ impl Watcher {
         if self.shown().problem.take().is_some() {
             tracing::info!("pfod answers again");
         }
-        self.ledger.reached(self.questions.status().await?.daemon.pid);
+        let Steering { questions, ledger, .. } = &*self.steering;
+        ledger.reached(questions.status().await?.daemon.pid);
         let (mut told, mut writing) = (Told::default(), None);
         loop {
-            let jobs = self.questions.jobs().await?;
-            let calibrations = &self.taps.calibrations;
-            told.tell(calibrations, &self.questions, &jobs).await?;
-            calibrations.keep_now_and_then().await;
-            if let Some(fleet) = &self.fleet {
-                fleet.see(&jobs);
-            }
-            self.first_plans.see();
-            if self.ledger.see(&self.counted(&jobs).await) && writing.is_none() {
-                let ledger = Arc::clone(&self.ledger);
+            let jobs = questions.jobs().await?;
+            self.do_duties(&jobs, &mut told).await;
+            let counted = self.duty("ledger", self.count(&jobs)).await;
+            if counted == Some(true) && writing.is_none() {
+                let ledger = Arc::clone(ledger);
                 // Nothing here waits for a disk. A panic is reported where it is caught.
                 writing = Some(spawn_blocking(move || ledger.write()));
             }
-            if self.ledger.wants_gpus() {
-                self.ledger.see_gpus(&jobs, &self.questions.status().await?.gpus);
-            }
-            let next = self.look(watched, &jobs, limits()).await;
+            let look = async { Ok(self.look(watched, &jobs, limits()).await) };
+            let next = self.duty("looks at jobs", look).await.unwrap_or(Some(LOOK_EVERY));
             tokio::select! {
                 changed = job_changed(&mut notices) => changed?,
                 () = sleep(next.unwrap_or_default()), if next.is_some() => {}
@@ -148,20 +132,52 @@ impl Watcher {
         }
     }
 
-    /// The jobs whose energy counts for the ledger of savings, which gets the comparisons of the whole
-    /// jobs that this node has a part of.
-    async fn counted<'a>(&self, jobs: &'a [JobView]) -> Cow<'a, [JobView]> {
-        let mut counted = Cow::Borrowed(jobs);
-        for job in jobs {
-            let Some(fleet) = fleet_of(self.fleet.as_ref(), job) else { continue };
-            let key = JobKey::of(job);
-            let ForLedger { in_trial, compared } = fleet.for_ledger(&key).await;
-            compared.iter().for_each(|compared| self.ledger.take_whole(job, compared));
-            if in_trial {
-                counted.to_mut().retain(|job| JobKey::of(job) != key);
+    /// What other parts of the agent do when a job has changed.
+    async fn do_duties(&self, jobs: &[JobView], told: &mut Told) {
+        let (calibrations, questions) = (&self.taps.calibrations, &self.steering.questions);
+        self.duty("calibrations told", told.tell(calibrations, questions, jobs)).await;
+        let kept = async {
+            calibrations.keep_now_and_then().await;
+            Ok(())
+        };
+        self.duty("calibrations kept", kept).await;
+        let seen = async {
+            if let Some(fleet) = &self.steering.fleet {
+                fleet.see(jobs);
             }
+            Ok(())
+        };
+        self.duty("fleet", seen).await;
+        let stood = async {
+            self.steering.see(jobs).await;
+            Ok(())
+        };
+        self.duty("guards and stragglers", stood).await;
+        let begun = async {
+            self.first_plans.see();
+            Ok(())
+        };
+        self.duty("first plans", begun).await;
+    }
+
+    /// Does one duty. One that fails is reported, and keeps no other from being done.
+    async fn duty<T>(
+        &self,
+        name: &'static str,
+        duty: impl Future<Output = Result<T, PfodError>>,
+    ) -> Option<T> {
+        let done = catch(duty).await;
+        self.shown().duties.note(name, done)
+    }
+
+    /// The energy of jobs for the ledger of savings. Returns whether it has something to write.
+    async fn count(&self, jobs: &[JobView]) -> Result<bool, PfodError> {
+        let Steering { questions, ledger, .. } = &*self.steering;
+        let has_more = ledger.see(&self.steering.counted(jobs).await);
+        if ledger.wants_gpus() {
+            ledger.see_gpus(jobs, &questions.status().await?.gpus);
         }
-        counted
+        Ok(has_more)
     }
 
     /// Looks at every job. Returns when to look again at the latest, if none changes.
@@ -176,10 +192,7 @@ impl Watcher {
         watched.retain(|key, _| running.iter().any(|job| JobKey::of(job) == *key));
         for job in &running {
             let one = watched.entry(JobKey::of(job)).or_default();
-            match fleet_of(self.fleet.as_ref(), job) {
-                Some(fleet) => self.look_at_whole(one, fleet, job, limits).await,
-                None => self.look_at(&mut one.here, job, limits).await,
-            }
+            self.look_at(one, job, limits).await;
         }
         let present = jobs.iter().filter(|job| !job.ranks.is_empty()).map(JobKey::of);
         let seen = |key: JobKey| {
@@ -192,48 +205,34 @@ impl Watcher {
 }
 
 impl Watcher {
-    /// Looks at a job that is on this node alone.
-    async fn look_at(&self, watch: &mut Watched, job: &JobView, limits: Limits) {
-        let frontier = self.stragglers.of(job);
-        let reference = frontier.clone().map(Reference::Frontier);
-        let answered = frontier.as_ref().map(|frontier| frontier.answered_stages());
-        let compared = (reference.as_ref(), &answered.unwrap_or_default());
-        watch.look(&self.taps, job, compared, limits);
-        // Under a budget, slow stages are left to it.
-        let frontier = frontier.filter(|_| !self.budgets.binds(&JobKey::of(job)));
-        if let Some(frontier) = &frontier {
-            watch.answer(&self.stragglers, job, frontier).await;
-        }
-    }
-
-    /// Looks at what is on this node of a job that has ranks on other nodes, too.
-    async fn look_at_whole(
+    /// Looks at what is on this node of a job, and answers its slow stages if that is for this node.
+    async fn look_at(
         &self,
-        OneWatched { here, whole }: &mut OneWatched,
-        fleet: &Arc<Fleet>,
-        job: &JobView,
+        OneWatched { here, answering }: &mut OneWatched,
+        view: &JobView,
         limits: Limits,
     ) {
-        let key = JobKey::of(job);
-        let Some(stands) = fleet.stands(&key).await else { return };
-        let frontier = self.stragglers.of(job);
-        let reference = whole.reference(fleet, job, (&stands, frontier.as_ref()));
-        let answered = WatchedWhole::answered(&stands);
-        here.look(&self.taps, job, (reference.as_ref(), &answered), limits);
+        let job = self.steering.of(view);
+        let Ok(stands) = job.stands().await else { return };
+        let frontier = self.stragglers.of(view);
+        let reference = answering.reference(&job, (&stands, frontier.as_ref()));
+        let answered = Answering::answered(&stands);
+        here.look(&self.taps, view, (reference.as_ref(), &answered), limits);
         let is_watched = stands.standing.watch.is_some() && reference.is_some();
         let slow = if is_watched { here.stages() } else { SlowStages::new() };
-        fleet.note_slow(&key, &slow, here.conditions());
-        if !self.budgets.binds(&key) {
-            whole.answer((fleet, &self.stragglers), job, &stands).await;
+        job.note_slow(&slow, here.conditions());
+        // Under a budget, slow stages are left to it.
+        if !self.budgets.binds(job.key()) {
+            answering.answer(&self.stragglers, &job, &stands).await;
         }
     }
 }
 
-/// A job that is watched: what is on this node, and the whole of it.
+/// A job that is watched: what is on this node, and the answers to its slow stages.
 #[derive(Debug, Default)]
 struct OneWatched {
     here: Watched,
-    whole: WatchedWhole,
+    answering: Answering,
 }
 
 /// Waits until a write has ended.

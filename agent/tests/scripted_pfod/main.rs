@@ -93,7 +93,7 @@ fn a_trial_whose_tap_lost_events_is_refused() {
     pfod.state().trials = Trials::LoseEvents;
     let mut client = agent.connect(Socket::Users);
     let refusal = client.ask(record(None)).unwrap_err();
-    assert!(refusal.message.contains("lost events of rank 0"), "{refusal}");
+    assert!(refusal.message.contains("rank 0 of job j of user"), "{refusal}");
     pfod.state().trials = Trials::Succeed;
     assert!(client.ask(record(None)).is_ok(), "the next one is none the worse for it");
 }

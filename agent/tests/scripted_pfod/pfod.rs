@@ -12,8 +12,7 @@ use pfo_protocol::{
     ClientMessage, ClockTable, ConfigStatus, CounterReading, DaemonMessage, DaemonStatus, DpRank,
     HEADER_BYTES, Header, Instruction, JobView, Mhz, Notice, Pid, PlanStatus, Rank, RankPosition,
     RankView, Refusal, RefusalCode, Request, Response, SessionId, SettleTimes, Stage, Status,
-    SwapTarget, Swapped, TapBatch, TapRecord, TappedRank, ThrottledNs, TpRank, TrialRank,
-    TrialResult, TrialRun, TrialStep, Uid, Unit,
+    SwapTarget, Swapped, TapBatch, TapRecord, TappedRank, ThrottledNs, TpRank, TrialRun, Uid, Unit,
 };
 
 const MS: u64 = 1_000_000;
@@ -209,7 +208,8 @@ impl ScriptedPfod {
                     return None;
                 }
                 let clock = if let TrialRun::Uniform(mhz) = run { Some(mhz) } else { None };
-                Response::Trial(Box::new(state.play(clock, length.steps)))
+                let first_step = state.play(clock, length.steps);
+                Response::TrialBegan { first_step, plan: state.job.plan.clone() }
             }
             Request::TrialsEnd { .. } => Response::TrialsEnded(None),
             Request::PlanSwap { target, .. } => {
@@ -247,8 +247,8 @@ impl State {
     }
 
     /// Plays a trial to the taps: each step runs four forwards of 31 ms at 100 W and a tenth of the
-    /// clock, and waits of several lengths at 60 W.
-    fn play(&mut self, clock: Option<Mhz>, steps: u32) -> TrialResult {
+    /// clock, and waits of several lengths at 60 W. Returns the first one that is measured.
+    fn play(&mut self, clock: Option<Mhz>, steps: u32) -> u64 {
         let first_step = self.step + 2;
         let mut played = Played {
             records: vec![TapRecord::TrialBegan { first_step, steps }],
@@ -278,25 +278,7 @@ impl State {
             send_to(tap, 0, &played.records[..9]) && send_to(tap, lost, &played.records[9..])
         });
         self.measured.push(clock);
-        self.result(first_step, steps)
-    }
-
-    fn result(&self, first_step: u64, steps: u32) -> TrialResult {
-        let step = TrialStep { time_s: 0.18, energy_j: Some(20.0) };
-        let RankView { position, gpu_uuid, gpu_model, .. } = self.job.ranks[0].clone();
-        let rank = TrialRank {
-            rank: position.rank,
-            stage: position.pp_rank,
-            dp_rank: position.dp_rank,
-            tp_rank: position.tp_rank,
-            gpu_uuid,
-            gpu_model,
-            time_s: 0.18,
-            energy_j: Some(20.0),
-            mismatched_steps: 0,
-        };
-        let steps = vec![step; steps as usize];
-        TrialResult { plan: None, first_step, steps, ranks: vec![rank] }
+        first_step
     }
 }
 

@@ -1,11 +1,13 @@
 //! A GPU as people name it: by UUID or the beginning of one, PCI bus id, or index.
 //!
-//! The protocol knows no index, because `CUDA_VISIBLE_DEVICES` renumbers GPUs. A person reads
-//! indices in `pfoctl status`, and they are resolved here, in the driver's order.
+//! No request takes an index, because `CUDA_VISIBLE_DEVICES` renumbers GPUs. A person reads indices in
+//! `pfoctl status`, and they are resolved here. They are the driver's: a lost GPU keeps its own, and
+//! the others keep theirs.
 
+use std::fmt;
 use std::str::FromStr;
 
-use pfo_protocol::{GpuListing, GpuName, GpuUuid, NameError};
+use pfo_protocol::{GpuListing, GpuName, GpuStatus, GpuUuid, NameError};
 
 use crate::daemons::{Connection, ConnectionError, Pfod};
 use crate::exit::Exit;
@@ -20,7 +22,7 @@ const UUID_LENGTH: usize = 40;
 /// A GPU that an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GpuArgument {
-    /// Its place in the driver's order.
+    /// The driver's index.
     Index(usize),
     /// A whole name, or a part of one.
     Name(GpuName),
@@ -30,10 +32,12 @@ pub(crate) enum GpuArgument {
 pub(crate) enum GpuArgumentError {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    #[error("this node has no GPU {index}: its {count} GPUs are numbered from 0")]
-    NoSuchIndex { index: usize, count: usize },
-    #[error("{number} is neither a job nor a GPU: this node's {count} GPUs are numbered from 0")]
-    Neither { number: usize, count: usize },
+    #[error("this node has no GPU {index}: {there}")]
+    NoSuchIndex { index: usize, there: Indices },
+    #[error("GPU {index} cannot be used: the driver has lost it, or pfod cannot; {there}")]
+    Lost { index: usize, there: Indices },
+    #[error("{number} is neither a job nor a GPU: {there}")]
+    Neither { number: usize, there: Indices },
     #[error("{number} is a job and the index of a GPU")]
     Both { number: usize },
     #[error("this node has no GPU {name}")]
@@ -47,6 +51,7 @@ impl Explained for GpuArgumentError {
         match self {
             Self::Connection(error) => error.exit(),
             Self::NoSuchIndex { .. }
+            | Self::Lost { .. }
             | Self::Unknown { .. }
             | Self::Ambiguous { .. }
             | Self::Neither { .. }
@@ -60,6 +65,7 @@ impl Explained for GpuArgumentError {
             Self::NoSuchIndex { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => {
                 Some("`pfoctl gpus` lists the GPUs with their whole names".to_owned())
             }
+            Self::Lost { .. } => Some("`pfoctl doctor` says what is wrong with it".to_owned()),
             Self::Neither { .. } => {
                 Some("`pfoctl status` shows the jobs and the GPUs of this node".to_owned())
             }
@@ -79,6 +85,57 @@ impl FromStr for GpuArgument {
     }
 }
 
+/// The indices that the GPUs of a node have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Indices(Vec<u32>);
+
+impl Indices {
+    pub(crate) fn up_to(count: u32) -> Self {
+        Self((0..count).collect())
+    }
+
+    pub(crate) fn of(gpus: &[GpuStatus]) -> Self {
+        Self(gpus.iter().map(|gpu| gpu.index).collect())
+    }
+
+    pub(crate) fn contain(&self, index: usize) -> bool {
+        self.0.iter().any(|&other| other as usize == index)
+    }
+
+    /// Why none of them is this one.
+    pub(crate) fn miss(self, index: usize) -> GpuArgumentError {
+        let is_between = self.0.iter().any(|&other| other as usize > index);
+        match is_between {
+            true => GpuArgumentError::Lost { index, there: self },
+            false => GpuArgumentError::NoSuchIndex { index, there: self },
+        }
+    }
+}
+
+impl fmt::Display for Indices {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<_> = self.0.iter().map(u32::to_string).collect();
+        match &texts[..] {
+            [] => formatter.write_str("there is none"),
+            [one] => write!(formatter, "there is GPU {one}"),
+            [first, .., last]
+                if self.0.len() == (self.0[self.0.len() - 1] - self.0[0] + 1) as usize =>
+            {
+                write!(formatter, "there are GPUs {first} to {last}")
+            }
+            [others @ .., last] => {
+                write!(formatter, "there are GPUs {} and {last}", others.join(", "))
+            }
+        }
+    }
+}
+
+/// The UUID of the GPU that has this index of the driver's.
+fn indexed(index: usize, gpus: &[GpuStatus]) -> Result<GpuUuid, GpuArgumentError> {
+    let found = gpus.iter().find(|gpu| gpu.index as usize == index).map(|gpu| gpu.uuid.clone());
+    found.ok_or_else(|| Indices::of(gpus).miss(index))
+}
+
 impl GpuArgument {
     /// The GPU's name in the protocol. A whole one is not looked up: `pfod` says it if there is no
     /// such GPU.
@@ -88,51 +145,47 @@ impl GpuArgument {
             Self::Name(name @ GpuName::Uuid(uuid)) if uuid.as_str().len() >= UUID_LENGTH => {
                 Ok(name.clone())
             }
-            part => part.find(&pfod.gpus()?),
+            Self::Index(index) => indexed(*index, &pfod.status()?.gpus).map(GpuName::Uuid),
+            Self::Name(part) => find(part, &pfod.gpus()?),
         }
     }
 
     /// The GPU's UUID, for what takes no other name.
     pub(crate) fn uuid(&self, pfod: &mut Connection<Pfod>) -> Result<GpuUuid, GpuArgumentError> {
-        self.uuid_among(&pfod.gpus()?)
-    }
-
-    /// The UUID of the one that is meant among these GPUs.
-    pub(crate) fn uuid_among(&self, gpus: &[GpuListing]) -> Result<GpuUuid, GpuArgumentError> {
-        let name = self.find(gpus)?;
-        let is_meant = |gpu: &&GpuListing| match &name {
-            GpuName::Uuid(uuid) => gpu.uuid == *uuid,
-            GpuName::PciBusId(id) => gpu.pci_bus_id == *id,
-        };
-        let found = gpus.iter().find(is_meant).map(|gpu| gpu.uuid.clone());
-        found.ok_or(GpuArgumentError::Unknown { name })
-    }
-
-    fn find(&self, gpus: &[GpuListing]) -> Result<GpuName, GpuArgumentError> {
-        let named = |gpu: &GpuListing| GpuName::Uuid(gpu.uuid.clone());
-        let part = match self {
-            Self::Index(index) => {
-                let (index, count) = (*index, gpus.len());
-                let found = gpus.get(index).map(named);
-                return found.ok_or(GpuArgumentError::NoSuchIndex { index, count });
-            }
-            Self::Name(name) => name,
-        };
-        let text = part.to_string();
-        let digits = text.strip_prefix("GPU-").unwrap_or(&text).len();
-        let is_meant = |gpu: &&GpuListing| {
-            let uuid = gpu.uuid.as_str();
-            digits >= SHORTEST_PREFIX && (uuid.starts_with(&text) || uuid.ends_with(&text))
-        };
-        if gpus.iter().any(|gpu| gpu.uuid.as_str() == text) {
-            return Ok(part.clone());
+        match self {
+            Self::Index(index) => indexed(*index, &pfod.status()?.gpus),
+            Self::Name(name) => uuid_among(name, &pfod.gpus()?),
         }
-        let meant: Vec<_> = gpus.iter().filter(is_meant).collect();
-        match meant[..] {
-            [] => Ok(part.clone()),
-            [gpu] => Ok(named(gpu)),
-            _ => Err(GpuArgumentError::Ambiguous { part: text, count: meant.len() }),
-        }
+    }
+}
+
+/// The UUID of the GPU that is meant among these.
+pub(crate) fn uuid_among(part: &GpuName, gpus: &[GpuListing]) -> Result<GpuUuid, GpuArgumentError> {
+    let name = find(part, gpus)?;
+    let is_meant = |gpu: &&GpuListing| match &name {
+        GpuName::Uuid(uuid) => gpu.uuid == *uuid,
+        GpuName::PciBusId(id) => gpu.pci_bus_id == *id,
+    };
+    let found = gpus.iter().find(is_meant).map(|gpu| gpu.uuid.clone());
+    found.ok_or(GpuArgumentError::Unknown { name })
+}
+
+/// The name that a whole name, or a part of one, stands for.
+fn find(part: &GpuName, gpus: &[GpuListing]) -> Result<GpuName, GpuArgumentError> {
+    let text = part.to_string();
+    let digits = text.strip_prefix("GPU-").unwrap_or(&text).len();
+    let is_meant = |gpu: &&GpuListing| {
+        let uuid = gpu.uuid.as_str();
+        digits >= SHORTEST_PREFIX && (uuid.starts_with(&text) || uuid.ends_with(&text))
+    };
+    if gpus.iter().any(|gpu| gpu.uuid.as_str() == text) {
+        return Ok(part.clone());
+    }
+    let meant: Vec<_> = gpus.iter().filter(is_meant).collect();
+    match meant[..] {
+        [] => Ok(part.clone()),
+        [gpu] => Ok(GpuName::Uuid(gpu.uuid.clone())),
+        _ => Err(GpuArgumentError::Ambiguous { part: text, count: meant.len() }),
     }
 }
 
@@ -160,12 +213,31 @@ mod tests {
     fn found(text: &str) -> Result<String, String> {
         let gpus = gpus(&["GPU-6f2c11aa-01", "GPU-6f2c11aa-02", "GPU-77aa11aa-03", "GPU-5"]);
         let argument: GpuArgument = text.parse().unwrap();
-        argument.find(&gpus).map(|name| name.to_string()).map_err(|error| error.to_string())
+        let GpuArgument::Name(name) = argument else { panic!("{argument:?} is an index") };
+        find(&name, &gpus).map(|name| name.to_string()).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_gpu_is_found_by_index_and_by_a_unique_part_of_its_uuid() {
-        assert_eq!(found("2").unwrap(), "GPU-77aa11aa-03");
+    fn the_gpus_of_a_node_are_listed_by_the_drivers_indices() {
+        let said = |indices: &[u32]| Indices(indices.to_vec()).to_string();
+        assert_eq!(said(&[]), "there is none");
+        assert_eq!(said(&[4]), "there is GPU 4");
+        assert_eq!(said(&[0, 1, 2, 3]), "there are GPUs 0 to 3");
+        assert_eq!(said(&[0, 2, 3]), "there are GPUs 0, 2 and 3");
+    }
+
+    #[test]
+    fn an_index_between_those_of_other_gpus_is_a_lost_gpu() {
+        let missed = |index| Indices(vec![0, 2, 3]).miss(index).to_string();
+        assert_eq!(
+            missed(1),
+            "GPU 1 cannot be used: the driver has lost it, or pfod cannot; there are GPUs 0, 2 and 3"
+        );
+        assert_eq!(missed(4), "this node has no GPU 4: there are GPUs 0, 2 and 3");
+    }
+
+    #[test]
+    fn a_gpu_is_found_by_a_unique_part_of_its_uuid() {
         assert_eq!(found("GPU-77aa11aa").unwrap(), "GPU-77aa11aa-03");
         assert_eq!(found("GPU-5").unwrap(), "GPU-5");
         assert_eq!(found("…c11aa-02").unwrap(), "GPU-6f2c11aa-02");
@@ -173,8 +245,7 @@ mod tests {
 
     #[test]
     fn what_names_several_gpus_or_none_is_refused_with_what_there_is() {
-        assert!(found("GPU-6f2c11aa").unwrap_err().contains("2 GPUs"));
-        assert!(found("4").unwrap_err().contains("its 4 GPUs"));
+        insta::assert_snapshot!(found("GPU-6f2c11aa").unwrap_err());
     }
 
     #[test]

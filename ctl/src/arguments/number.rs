@@ -70,11 +70,8 @@ mod tests {
     fn a_clock_and_a_power_may_have_their_unit_and_must_be_possible() {
         assert_eq!((mhz("1410"), mhz("30 MHz")), (Ok(Mhz(1410)), Ok(Mhz(30))));
         assert_eq!((watts("83.64"), watts("70W")), (Ok(Watts(83.64)), Ok(Watts(70.0))));
-        for text in ["0", "abc", "99999", "-5"] {
-            assert!(mhz(text).unwrap_err().contains("1 to 10000"), "{text}");
-        }
-        for text in ["-5", "nan", "inf", "70000", "x"] {
-            assert!(watts(text).unwrap_err().contains("0 to 10000"), "{text}");
-        }
+        let clocks = ["0", "abc", "99999", "-5"].map(|text| mhz(text).unwrap_err());
+        let powers = ["-5", "nan", "inf", "70000", "x"].map(|text| watts(text).unwrap_err());
+        insta::assert_snapshot!([clocks.join("\n"), powers.join("\n")].join("\n"));
     }
 }

@@ -1,7 +1,7 @@
 //! The two daemons of a node and the way to each: `pfod`, and `pfo-agent` beside it.
 //!
-//! A command opens a connection to the one that its request is for. Neither is asked for the other,
-//! so that a missing one costs only what needs it.
+//! A command opens a connection to the one that its request is for. No request goes to one of them
+//! for the other, so a missing one costs only the commands that need it.
 
 mod connection;
 mod daemon;

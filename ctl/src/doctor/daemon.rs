@@ -46,7 +46,7 @@ pub(crate) fn check_agent(status: &Result<AgentStatus, Error>) -> Vec<Finding> {
     findings
 }
 
-/// A daemon that was asked for its status, and the check that it is for.
+/// A daemon whose status was requested, and the check for which it was.
 #[derive(Clone, Copy)]
 struct Answers {
     which: Which,

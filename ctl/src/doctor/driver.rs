@@ -32,7 +32,7 @@ pub(crate) fn library(root: &Root, config: Option<&str>) -> PathBuf {
     config.driver.library.unwrap_or_else(|| PathBuf::from("libnvidia-ml.so.1"))
 }
 
-/// What is read of pfod's configuration; whatever else it says is pfod's business.
+/// The part of pfod's configuration that is read; the rest is pfod's business.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {

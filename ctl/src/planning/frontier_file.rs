@@ -37,10 +37,12 @@ pub(crate) fn summary(name: &str, frontier: &Frontier) -> String {
         })
     };
     let points = frontier.points();
-    format!(
-        "{name}: {} plans, from {} (fastest) to {} (least energy)",
-        points.len(),
-        written(frontier.points().next()),
-        written(points.last()),
-    )
+    let first = written(frontier.points().next());
+    match points.len() {
+        1 => format!("{name}: one plan, {first}: no other saves energy"),
+        plans => {
+            let last = written(points.last());
+            format!("{name}: {plans} plans, from {first} (fastest) to {last} (least energy)")
+        }
+    }
 }

@@ -35,7 +35,8 @@ pub(crate) struct ScheduleArguments {
     #[arg(long, value_name = "NAME", value_parser = schedule())]
     schedule: Option<Schedule>,
 
-    /// File with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction":
+    /// File with the order instead, as PyTorch (the CSV of a schedule), Megatron-Core (the list of
+    /// chunks of each stage) or DeepSpeed (the steps of each stage) write it, or {"format": "pfo-order/1", "stages": [[{"instruction":
     /// "forward", "microbatch": 0}, …], …]}; - reads standard input. `pfoctl plan order` writes the
     /// order of a schedule as such a file. A forward waits for that of the stage before, a backward
     /// for that of the stage after, unless the file says otherwise: "dependencies": [{"of":
@@ -44,9 +45,20 @@ pub(crate) struct ScheduleArguments {
     #[arg(long, value_name = "ORDER.json", conflicts_with_all = ["schedule", "fixed"])]
     order: Option<String>,
 
-    /// Model chunks of each stage, for interleaved-1f1b
+    /// Model chunks of each stage, for interleaved-1f1b, interleaved-zero-bubble and looped-bfs
     #[arg(long, value_name = "V", default_value_t = Settings::default().chunks)]
     chunks: u16,
+
+    /// Microbatches that go through a chunk before the next one begins, for interleaved-1f1b:
+    /// Megatron's `microbatch_group_size_per_vp_stage` [default: the number of stages; where the
+    /// microbatches are no multiple of it, as many as PyTorch takes]
+    #[arg(long, value_name = "N")]
+    microbatch_group: Option<u32>,
+
+    /// Run one more forward ahead, for interleaved-1f1b: Megatron does with
+    /// `overlap_moe_expert_parallel_comm`
+    #[arg(long)]
+    extra_warm_up: bool,
 
     /// How many more activations than in 1F1B a stage can keep, for envpipe: one number, or one for
     /// each stage [default: no limit]
@@ -110,6 +122,8 @@ impl ScheduleArguments {
         let seconds = |given: Option<f64>| given.map(|ms| ms / 1e3);
         terms.schedule = self.schedule;
         terms.chunks = self.chunks;
+        terms.microbatch_group = self.microbatch_group;
+        terms.extra_warm_up = self.extra_warm_up;
         terms.memory_limits.clone_from(&self.memory_limit);
         terms.fixed.clone_from(&self.fixed);
         terms.transfer_s = seconds(self.transfer_ms);
@@ -143,7 +157,7 @@ impl ScheduleArguments {
     ) -> Result<Pipeline, Failure> {
         if let Some(name) = &self.order {
             let bad = Failure::bad_file(name);
-            let order = Order::from_json(&file::read(name)?).map_err(&bad)?;
+            let order = Order::from_file(&file::read(name)?).map_err(&bad)?;
             let has = order.num_microbatches();
             if let Some(given) = microbatches.filter(|&given| given != has) {
                 return Err(Failure::OtherMicrobatches {
@@ -157,6 +171,8 @@ impl ScheduleArguments {
         let settings = Settings {
             memory_limits: self.memory_limit.clone(),
             chunks: self.chunks,
+            microbatch_group: self.microbatch_group,
+            extra_warm_up: self.extra_warm_up,
             delays,
             fixed: self.fixed.clone(),
         };

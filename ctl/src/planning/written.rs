@@ -1,4 +1,4 @@
-//! One plan of a frontier, written where it was asked for, and what it comes to.
+//! One plan of a frontier, written to the requested place, and its prediction.
 
 use pfo_planner::{Deadline, Frontier, Interval, Plan, Prediction};
 

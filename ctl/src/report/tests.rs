@@ -78,24 +78,23 @@ impl Made {
     }
 }
 
+/// The page without its style, with pictures left out.
+fn without_pictures(page: &str) -> String {
+    let without = |page: &str, start: &str, end: &str, instead: &str| {
+        let mut parts = page.split(start);
+        let first = parts.next().unwrap().to_owned();
+        parts.fold(first, |text, part| text + instead + part.split_once(end).unwrap().1)
+    };
+    let page = without(page, "<style>", "</style>", "");
+    without(&page, "<svg ", "</svg>", "[picture]")
+}
+
 #[test]
 fn a_page_says_what_is_measured_and_what_is_predicted() {
     let page = Made { tuned: Some("saves 14.9 % to 15.5 %"), ..Made::default() }.page();
-    for words in [
-        "Job gpt-7b of alice",
-        "Savings, measured",
-        "15.2 %",
-        "+0.7 %",
-        "saves 14.9 % to 15.5 %",
-        "GPU 1 is held back now: sw_power_cap (measured)",
-        "stage 1 waits",
-        "All instructions at the highest clock: a replay over a.csv.",
-        "<td>1200 MHz</td>",
-        "prefers-color-scheme: dark",
-    ] {
-        assert!(page.contains(words), "{words}: {page}");
-    }
-    assert_eq!(page.matches("<svg ").count(), 2);
+    insta::assert_snapshot!(without_pictures(&page));
+    assert!(page.contains("prefers-color-scheme: dark"), "{page}");
+    assert!(page.contains("stage 1 waits"), "{page}");
 }
 
 #[test]
@@ -107,8 +106,8 @@ fn what_gpus_did_while_the_page_was_made_is_a_picture() {
     };
     let observed = vec![course("GPU 0", 1410.0), course("GPU 1", 1200.0)];
     let page = Made { observed, ..Made::default() }.page();
-    assert_eq!(page.matches("<svg ").count(), 3, "{page}");
-    for words in ["GPU 1", "SM clock", "0.4 s", "reported of 2 GPUs", "Not known: no agent."] {
+    insta::assert_snapshot!(without_pictures(&page));
+    for words in ["GPU 1", "SM clock", "0.4 s"] {
         assert!(page.contains(words), "{words}: {page}");
     }
     let many = (0..64).map(|index| course(&format!("GPU {index}"), 900.0)).collect();
@@ -146,10 +145,7 @@ fn a_job_that_has_ended_has_a_page_from_the_ledger() {
         entries: 2,
     };
     let page = page::ended(&"gpt-7b".parse().unwrap(), &ledger, &|_| "alice".to_owned());
-    for words in ["Job gpt-7b of alice", "has ended", "200.0 Wh", "71 °C", "&lt;b&gt;", "not shown"]
-    {
-        assert!(page.contains(words), "{words}: {page}");
-    }
+    insta::assert_snapshot!(without_pictures(&page));
 }
 
 #[test]
@@ -159,9 +155,7 @@ fn a_power_limit_in_the_profile_is_said_to_limit_the_saving() {
                   0,forward,1200,0.011,2.5,1200\n0,backward,1200,0.022,5.0,1200\n\
                   1,forward,1200,0.009,2.0,1200\n1,backward,1200,0.018,4.0,1200\n";
     let page = Made { profile: Some(capped), ..Made::default() }.page();
-    let said =
-        "forward of stage 0: a power limit held the GPUs below 1410 MHz; no clock above 1350 MHz";
-    assert!(page.contains(said), "{page}");
+    insta::assert_snapshot!(without_pictures(&page));
 }
 
 #[test]
@@ -174,15 +168,7 @@ fn what_is_not_known_is_said() {
     made.both.pfod.jobs[0].ranks.clear();
     made.both.pfod.jobs[0].energy_j = None;
     let page = made.page();
-    for words in [
-        "Has ended: its last rank on this node has left. It ran default clocks.</li>\n<li>4 stages.",
-        "Nothing was measured yet",
-        "No plan of clocks is in force.",
-        "Frontier</h2>\n<p>Not known.",
-        "not known: a GPU has no energy counter",
-    ] {
-        assert!(page.contains(words), "{words}: {page}");
-    }
+    insta::assert_snapshot!(without_pictures(&page));
     assert!(!page.contains("<svg") && !page.contains("NaN"), "{page}");
 }
 
@@ -191,7 +177,7 @@ fn a_profile_of_another_pipeline_is_an_explanation_and_no_page_without_the_rest(
     let other = "stage,instruction,frequency,time,energy\n0,forward,1410,0.010,3.0\n\
                  0,backward,1410,0.020,6.0\n";
     let page = Made { profile: Some(other), ..Made::default() }.page();
-    assert!(page.contains("Cannot be drawn: ") && page.contains("15.2 %"), "{page}");
+    insta::assert_snapshot!(without_pictures(&page));
 }
 
 #[test]

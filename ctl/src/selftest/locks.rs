@@ -154,7 +154,7 @@ impl Locks<'_> {
         }
     }
 
-    /// Waits for a clock that was asked for just now.
+    /// Waits for a clock that was just requested.
     fn follow(&self, supported: &[u32], asked: Mhz) -> Result<Followed, Trouble> {
         let clocks = supported.to_owned();
         let is_there = move |mhz: u32| steps_between(&clocks, mhz, asked.0) <= 1;

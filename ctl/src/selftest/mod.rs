@@ -16,7 +16,7 @@ use self::gpu::{Gpu, Silent};
 use self::locks::Locks;
 use self::reads::{ANSWERS, Facts};
 use self::report::{GpuReport, Report};
-use crate::arguments::{GpuArgument, GpuArgumentError};
+use crate::arguments::{GpuArgument, GpuArgumentError, Indices, uuid_among};
 use crate::daemons::{ConnectionError, Daemons};
 use crate::error::Error;
 use crate::nvml::{self, Library};
@@ -185,9 +185,15 @@ impl Selftest {
         };
         let listed: Vec<_> = tested.iter().filter_map(listing).collect();
         let index = |gpu: &GpuArgument| match gpu {
-            GpuArgument::Index(index) if *index < count as usize => Ok(Some(*index as u32)),
-            named => {
-                let uuid = named.uuid_among(&listed)?;
+            GpuArgument::Index(index) => {
+                let there = Indices::up_to(count);
+                match there.contain(*index) {
+                    true => Ok(Some(*index as u32)),
+                    false => Err(there.miss(*index)),
+                }
+            }
+            GpuArgument::Name(name) => {
+                let uuid = uuid_among(name, &listed)?;
                 let found = tested.iter().find(|tested| tested.facts.uuid == uuid);
                 Ok(found.map(|tested| tested.gpu.index))
             }

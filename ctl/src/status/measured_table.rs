@@ -105,10 +105,6 @@ mod tests {
         render(&job(windows), &|_| "root".to_owned(), Look::default())
     }
 
-    fn line<'a>(text: &'a str, start: &str) -> &'a str {
-        text.lines().rfind(|line| line.starts_with(start)).unwrap()
-    }
-
     #[test]
     fn a_saving_is_against_default_clocks_which_save_nothing() {
         let text = rendered(vec![
@@ -117,9 +113,7 @@ mod tests {
             window(None, 10, 1.0, 1000.0),
         ])
         .unwrap();
-        assert!(line(&text, "1 p.json").contains("+1.0 %"), "{text}");
-        assert!(line(&text, "1 p.json").contains("15.0 %"), "{text}");
-        assert!(!line(&text, "default").contains('%') && text.lines().count() == 5, "{text}");
+        insta::assert_snapshot!(text);
     }
 
     #[test]
@@ -130,26 +124,20 @@ mod tests {
         let turns = [(1, 890.0), (2, 900.0), (3, 910.0)];
         let text =
             rendered(turns.into_iter().flat_map(|(plan, j)| turn(plan, j)).collect()).unwrap();
-        let row = line(&text, "3 p.json");
-        assert!(row.contains("10.1 ±2.4 %"), "{text}");
-        assert!(row.contains("+1.0 ±0.0 %") && row.contains(" 30 "), "{text}");
-        assert_eq!(text.lines().count(), 5, "{text}");
+        insta::assert_snapshot!(text);
     }
 
     #[test]
     fn without_a_window_at_default_clocks_no_saving_is_claimed() {
         let text = rendered(vec![window(Some(1), 10, 1.0, 850.0)]).unwrap();
-        assert!(!text.contains('%') && !text.contains("Saving"), "{text}");
+        insta::assert_snapshot!(text);
     }
 
     #[test]
     fn a_job_without_an_energy_counter_shows_its_times_and_no_energy() {
         let text =
             rendered(vec![window(None, 10, 1.0, None), window(Some(1), 10, 1.01, None)]).unwrap();
-        assert!(text.contains("+1.0 %"), "{text}");
-        for energy in [" J", "Energy/step", "Saving"] {
-            assert!(!text.contains(energy), "{energy}: {text}");
-        }
+        insta::assert_snapshot!(text);
     }
 
     #[test]
@@ -157,6 +145,6 @@ mod tests {
         assert_eq!(rendered(vec![window(None, 0, 0.0, 0.0)]), None);
         let text =
             rendered(vec![window(None, 0, 0.0, 0.0), window(Some(1), 3, 1.0, 850.0)]).unwrap();
-        assert!(!text.contains("default clocks") && !text.contains("NaN"), "{text}");
+        insta::assert_snapshot!(text);
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct Place {
     pub(super) sort: Sort,
 }
 
-/// What goes on after a key.
+/// What happens after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     Continue,

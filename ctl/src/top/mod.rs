@@ -104,7 +104,7 @@ impl Top {
     }
 }
 
-/// Draws what is told, until the end; returns the signal that brought it.
+/// Draws what it receives, until the end; returns the signal that brought it.
 fn follow(
     screen: &mut Screen,
     shown: &mut Shown,
@@ -150,7 +150,7 @@ fn wait_for_end(ending: SigSet, messages: &SyncSender<Message>) {
     }
 }
 
-/// Ends as if the signal had never been taken, for whoever asks how this process ended.
+/// Ends as if the signal had never been taken, for a parent that looks how this process ended.
 fn end_by(ending: SigSet, signal: Signal) -> Result<(), Error> {
     let raised = ending.thread_unblock().and_then(|()| raise(signal));
     raised.map_err(|error| TopError::Terminal(error.into()).into())

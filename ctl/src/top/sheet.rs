@@ -91,7 +91,7 @@ impl Entry {
 
 /// One row.
 pub(super) struct Row {
-    /// What it is of, in whatever order and at whatever place it is.
+    /// Its subject, in any order and at any place.
     pub(super) id: String,
     /// The job that Enter looks into.
     pub(super) job: Option<JobKey>,
@@ -147,8 +147,8 @@ impl Sheet {
         self.rows.iter().position(|row| row.id == id)
     }
 
-    /// The rows that are seen where so many lines are, the header's included: whole pages, so that a
-    /// step of the selection does not draw every row again.
+    /// The rows that are visible in this number of lines, the header's included: whole pages, so
+    /// that a step of the selection does not draw every row again.
     pub(super) fn page(&self, height: u16, selected: Option<usize>) -> std::ops::Range<usize> {
         let lines = usize::from(height.saturating_sub(1)).max(1);
         let first = selected.unwrap_or(0) / lines * lines;
@@ -253,7 +253,7 @@ pub(super) fn width_of(text: &str) -> u16 {
     Span::raw(text).width().try_into().unwrap_or(u16::MAX)
 }
 
-/// A text of at most so many cells; what is cut ends in an ellipsis.
+/// A text of at most this number of cells; a cut text ends in an ellipsis.
 pub(super) fn cut(text: &str, width: u16) -> String {
     if width_of(text) <= width {
         return text.to_owned();

@@ -1,12 +1,10 @@
-//! What a daemon is asked for a trial, and what it hands out: windows from `pfod`, recordings from
-//! the agent.
+//! What the agent is asked for a trial, and what it hands out: windows and recordings.
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, RecordedTrial, Request, Response, TrialLength,
-    TrialResult, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, RecordedTrial, TrialLength, TrialResult, TrialRun,
 };
 
-use crate::daemons::{Agent, Daemon, Pfod};
+use crate::daemons::{Agent, Daemon};
 
 /// A daemon that runs trials on a job and holds the job meanwhile.
 pub(crate) trait Measuring: Daemon {
@@ -24,36 +22,6 @@ pub(crate) trait Measuring: Daemon {
 
     /// The windows of a trial.
     fn windows(trial: &Self::Trial) -> &TrialResult;
-}
-
-impl Measuring for Pfod {
-    type Trial = TrialResult;
-
-    fn trial_request(job: JobSelector, run: TrialRun, length: TrialLength) -> Request {
-        Request::Trial { job, run, length }
-    }
-
-    fn trial(response: Response) -> Result<TrialResult, Response> {
-        match response {
-            Response::Trial(trial) => Ok(*trial),
-            other => Err(other),
-        }
-    }
-
-    fn end_request(job: JobSelector) -> Request {
-        Request::TrialsEnd { job, keep: false }
-    }
-
-    fn ended(response: Response) -> Result<(), Response> {
-        match response {
-            Response::TrialsEnded(_) => Ok(()),
-            other => Err(other),
-        }
-    }
-
-    fn windows(trial: &TrialResult) -> &TrialResult {
-        trial
-    }
 }
 
 impl Measuring for Agent {

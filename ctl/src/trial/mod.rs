@@ -1,8 +1,7 @@
 //! Measuring a running job: a connection that holds it, and what its trials say.
 //!
-//! `pfod` measures windows: time and energy of whole steps. The agent records instructions as well, and
-//! measures a job on all of its nodes.
-//! The job returns to default clocks whenever the connection ends, however it ends. Nothing here
+//! The agent measures windows, which are the time and energy of whole steps, and records instructions, on
+//! all nodes of a job. The job returns to default clocks whenever the connection ends, however it ends. Nothing here
 //! has to clean up.
 
 mod error;

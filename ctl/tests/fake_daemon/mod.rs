@@ -1,16 +1,16 @@
 //! Daemons that answer as a test says, and the real `pfoctl` that asks them.
 
-// Each test program uses its own part of this.
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use crate::ran::{self, Ran};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, HEADER_BYTES, Header, Refusal,
-    RefusalCode, Request, Response, Status,
+    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, GpuStatus, HEADER_BYTES, Header,
+    Refusal, RefusalCode, Request, Response, Status,
 };
 
 /// A socket with something behind it that answers until the test ends, and perhaps an agent beside
@@ -107,6 +107,18 @@ pub(crate) fn no_jobs() -> Response {
     Response::Status(Box::new(Status { jobs: Vec::new(), ..status }))
 }
 
+/// The status of a daemon that knows these GPUs, each with its index.
+pub(crate) fn with_gpus<const N: usize>(gpus: [(u32, &str); N]) -> Response {
+    let status: Status = serde_json::from_str(include_str!("../golden/status.json")).unwrap();
+    let example = &status.gpus[0];
+    let gpus = gpus.map(|(index, uuid)| GpuStatus {
+        index,
+        uuid: uuid.parse().unwrap(),
+        ..example.clone()
+    });
+    Response::Status(Box::new(Status { gpus: gpus.into(), ..status }))
+}
+
 fn serve<R: Send + 'static>(
     listener: UnixListener,
     of: fn(ClientMessage) -> R,
@@ -162,41 +174,7 @@ fn agent_request(message: ClientMessage) -> AgentRequest {
 
 /// `pfoctl` with these arguments, pointed at this socket.
 pub(crate) fn pfoctl(socket: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pfoctl"));
+    let mut command = ran::pfoctl(arguments);
+    command.env("PFO_SOCKET", socket);
     command
-        .args(arguments)
-        .env_remove("PFO_ADMIN_SOCKET")
-        .env_remove("PFO_AGENT_SOCKET")
-        .env("PFO_SOCKET", socket)
-        .stdin(Stdio::null());
-    command
-}
-
-/// What a run of `pfoctl` left behind.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl Ran {
-    pub(crate) fn of(command: &mut Command) -> Self {
-        command.output().unwrap().into()
-    }
-
-    /// The JSON on standard output.
-    pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-}
-
-impl From<std::process::Output> for Ran {
-    fn from(output: std::process::Output) -> Self {
-        Self {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::ran::{self, Ran};
+
 /// Two stages, the second one heavier, four clocks each.
 const PROFILE: &str = "\
 stage,instruction,frequency,time,energy
@@ -29,13 +31,6 @@ pub(crate) struct Bench {
     directory: tempfile::TempDir,
 }
 
-/// How `pfoctl` ended.
-pub(crate) struct Ran {
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
 impl Bench {
     pub(crate) fn new() -> Self {
         let bench = Self { directory: tempfile::tempdir().unwrap() };
@@ -49,6 +44,11 @@ impl Bench {
 
     pub(crate) fn write(&self, name: &str, content: &str) {
         std::fs::write(self.path(name), content).unwrap();
+    }
+
+    /// What is in a file.
+    pub(crate) fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
     }
 
     /// Makes a frontier of six microbatches; waiting is so dear that not the slowest plan is the
@@ -71,18 +71,13 @@ impl Bench {
     }
 
     pub(crate) fn pfoctl(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pfoctl"));
-        command.args(arguments).current_dir(self.directory.path());
+        let mut command = ran::pfoctl(arguments);
+        command.current_dir(self.directory.path());
         command
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
-        let output = self.pfoctl(arguments).output().unwrap();
-        Ran {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Ran::of(&mut self.pfoctl(arguments))
     }
 
     /// Runs what must succeed, and gives what it said.

@@ -15,8 +15,9 @@ pub(crate) use self::listen::Passed;
 use crate::host::journal;
 use crate::job::Holds;
 use crate::node::Node;
+use crate::refusal::internal;
 use crate::requests::{Answer, answer, list_gpus, stream};
-use crate::session::{Origin, internal, open, set_off};
+use crate::session::{Origin, open, set_off};
 
 /// A peer must send a request within this time of connecting, and of each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

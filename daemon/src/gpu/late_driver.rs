@@ -98,7 +98,7 @@ impl LateDriver {
             let missing = lock(&self.missing);
             match missing.searching_since {
                 _ if missing.released => {
-                    "it is released for maintenance until this node is undrained".into()
+                    "the driver is released until this node is undrained".into()
                 }
                 Some(since) => {
                     format!("the driver has been loading for {} s", since.elapsed().as_secs())
@@ -162,7 +162,7 @@ impl LateDriver {
     fn is_worth_a_search(&self, missing: &Missing) -> bool {
         let is_incomplete = match self.loaded.load_full() {
             Some(driver) => !driver.missing.is_empty(),
-            None => !missing.former.is_there(),
+            None => missing.former.strong_count() == 0,
         };
         let just_did = missing.searched.is_some_and(|searched| searched.elapsed() < RETRY_EVERY);
         is_incomplete && !just_did && !missing.released
@@ -273,7 +273,7 @@ impl LateDriver {
     /// Whether a released driver is still in use.
     pub(crate) fn is_in_use(&self) -> bool {
         let missing = lock(&self.missing);
-        missing.searching_since.is_some() || missing.former.is_there()
+        missing.searching_since.is_some() || missing.former.strong_count() > 0
     }
 
     /// Loads a released driver again when it is needed next.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pfo_protocol::{ClockTable, Mhz, Milliwatts, Refusal, RefusalCode, SwapTarget};
+use pfo_protocol::{ClockTable, Milliwatts, Refusal, RefusalCode, SwapTarget, TrialRun};
 
 use super::job_plan::JobPlan;
 use super::misfit::Misfit;
@@ -16,18 +16,6 @@ const LONGEST_LABEL: usize = 64;
 /// Stages that may have power limits: status lists them for every plan.
 const MOST_LIMITS: usize = 128;
 
-/// What a job is to run, before it is checked against the job.
-pub(crate) enum Runs {
-    /// A plan, with its label.
-    Table(String, ClockTable),
-    /// One clock for everything, or one for each replica in turn.
-    Uniform(Vec<Mhz>),
-    /// A power limit for each stage in watts, and the label of the plan.
-    PowerLimits(String, Vec<u32>),
-    /// No clock at all, not even of the memory.
-    FreeMemory,
-}
-
 impl Job {
     /// Checks a plan of at most `most` units against the job and keeps it for a swap.
     pub(crate) fn load(
@@ -36,27 +24,23 @@ impl Job {
         table: ClockTable,
         most: usize,
     ) -> Result<Arc<JobPlan>, Refusal> {
-        let plan = Arc::new(self.fit(Runs::Table(label, table), most)?);
+        let plan = self.fit_table(label, table, most)?;
         self.members().plans.load(Arc::clone(&plan));
         self.notice_change();
         Ok(plan)
     }
 
-    /// Checks what the job is to run against it, without holding its lock.
-    pub(crate) fn fit(&self, runs: Runs, most: usize) -> Result<JobPlan, Refusal> {
-        let (ranks, number) = {
-            let mut members = self.members();
-            (members.ranks().cloned().collect::<Vec<_>>(), members.plans.next_number())
-        };
-        let plan = match runs {
-            Runs::Table(label, table) => {
-                check_label(&label)?;
-                self.check_room(table.num_units(), most)?;
-                JobPlan::new(number, label, table)
+    /// Checks what the job is to run against it; `None` is default clocks.
+    pub(crate) fn fit(&self, run: TrialRun, most: usize) -> Result<Option<Arc<JobPlan>>, Refusal> {
+        let plan = match run {
+            TrialRun::DefaultClocks => return Ok(None),
+            TrialRun::Plan { label, table } => self.fit_table(label, table, most)?,
+            TrialRun::Uniform(mhz) => self.checked(|number| JobPlan::uniform(number, vec![mhz]))?,
+            TrialRun::Replicas(clocks) => {
+                self.checked(|number| JobPlan::uniform(number, clocks))?
             }
-            Runs::Uniform(clocks) => JobPlan::uniform(number, clocks),
-            Runs::FreeMemory => JobPlan::free_memory(number),
-            Runs::PowerLimits(label, limits_w) => {
+            TrialRun::FreeMemory => self.checked(JobPlan::free_memory)?,
+            TrialRun::PowerLimits { label, limits_w } => {
                 check_label(&label)?;
                 if limits_w.len() > MOST_LIMITS {
                     let stages = limits_w.len();
@@ -66,13 +50,35 @@ impl Job {
                     return Err(Refusal::new(RefusalCode::LimitReached, message, remedy));
                 }
                 let limits = limits_w.into_iter().map(Milliwatts::of_watts).collect();
-                JobPlan::power_limits(number, label, limits)
+                self.checked(|number| JobPlan::power_limits(number, label, limits))?
             }
         };
+        Ok(Some(plan))
+    }
+
+    /// Checks a plan of at most `most` units against the job.
+    pub(crate) fn fit_table(
+        &self,
+        label: String,
+        table: ClockTable,
+        most: usize,
+    ) -> Result<Arc<JobPlan>, Refusal> {
+        check_label(&label)?;
+        self.check_room(table.num_units(), most)?;
+        self.checked(|number| JobPlan::new(number, label, table))
+    }
+
+    /// A plan that is checked against the job, without holding its lock.
+    fn checked(&self, make: impl FnOnce(u32) -> JobPlan) -> Result<Arc<JobPlan>, Refusal> {
+        let (ranks, number) = {
+            let mut members = self.members();
+            (members.ranks().cloned().collect::<Vec<_>>(), members.plans.next_number())
+        };
+        let plan = make(number);
         plan.check_stages(self.pp_degree)
             .and_then(|()| ranks.iter().try_for_each(|rank| plan.check_rank(rank)))
             .map_err(|misfit| does_not_fit(&plan, &misfit))?;
-        Ok(plan)
+        Ok(Arc::new(plan))
     }
 
     fn check_room(&self, units: usize, most: usize) -> Result<(), Refusal> {
@@ -116,13 +122,11 @@ impl Job {
             SwapTarget::DefaultClocks => None,
             SwapTarget::Loaded => Some(self.loaded()?),
             SwapTarget::Previous => self.previous()?,
-            SwapTarget::Table { label, table } => {
-                Some(Arc::new(self.fit(Runs::Table(label, table), most)?))
-            }
-            SwapTarget::Uniform(mhz) => Some(Arc::new(self.fit(Runs::Uniform(vec![mhz]), most)?)),
-            SwapTarget::Replicas(clocks) => Some(Arc::new(self.fit(Runs::Uniform(clocks), most)?)),
+            SwapTarget::Table { label, table } => Some(self.fit_table(label, table, most)?),
+            SwapTarget::Uniform(mhz) => self.fit(TrialRun::Uniform(mhz), most)?,
+            SwapTarget::Replicas(clocks) => self.fit(TrialRun::Replicas(clocks), most)?,
             SwapTarget::PowerLimits { label, limits_w } => {
-                Some(Arc::new(self.fit(Runs::PowerLimits(label, limits_w), most)?))
+                self.fit(TrialRun::PowerLimits { label, limits_w }, most)?
             }
         };
         let mut members = self.members();
@@ -232,7 +236,7 @@ mod tests {
     use std::sync::TryLockError;
     use std::sync::atomic::Ordering::Relaxed;
 
-    use pfo_protocol::{PlannedUnit, Rank};
+    use pfo_protocol::{Mhz, PlannedUnit, Rank};
 
     use super::super::example::{B0, F0, job, member, table};
     use super::*;
@@ -303,7 +307,7 @@ mod tests {
         let (checked, checking) = (Arc::clone(&job), Arc::clone(&job));
         let check = std::thread::spawn(move || {
             for _ in 0..8 {
-                refused(checking.fit(Runs::Table("t".into(), table.clone()), usize::MAX));
+                refused(checking.fit_table("t".into(), table.clone(), usize::MAX));
             }
         });
         let (mut locked, mut tried) = (0u32, 0u32);
@@ -329,7 +333,8 @@ mod tests {
     #[test]
     fn power_limits_of_more_stages_than_status_should_show_are_refused() {
         let job = job("j", 129);
-        let limits = |number| Runs::PowerLimits("z".into(), vec![200; number]);
+        let limits =
+            |number| TrialRun::PowerLimits { label: "z".into(), limits_w: vec![200; number] };
         let refused = |number| refused(job.fit(limits(number), usize::MAX)).message;
         assert_eq!(refused(129), "power limits of 129 stages are more than 128");
         assert_eq!(refused(128), "the plan has 128 stages, the job 129");
@@ -339,7 +344,7 @@ mod tests {
     fn the_largest_power_limit_of_a_peer_is_refused_and_no_more() {
         let job = job("j", 1);
         job.join(member(0, 0)).unwrap();
-        let limits = Runs::PowerLimits("z".into(), vec![u32::MAX]);
+        let limits = TrialRun::PowerLimits { label: "z".into(), limits_w: vec![u32::MAX] };
         assert_eq!(refused(job.fit(limits, usize::MAX)).code, RefusalCode::PlanDoesNotFit);
     }
 
@@ -376,11 +381,11 @@ mod tests {
     fn every_way_to_name_a_plan_checks_its_label() {
         let (job, label) = (job("j", 1), "a\u{202e}b");
         let table = || table(&[[900, 900]]);
-        let limits = Runs::PowerLimits(label.into(), vec![200]);
+        let limits = TrialRun::PowerLimits { label: label.into(), limits_w: vec![200] };
         let refusals = [
             refused(job.load(label.into(), table(), usize::MAX)),
             refused(job.swap(to_table(label, 900), (None, None), usize::MAX)),
-            refused(job.fit(Runs::Table(label.into(), table()), usize::MAX)),
+            refused(job.fit_table(label.into(), table(), usize::MAX)),
             refused(job.fit(limits, usize::MAX)),
         ];
         for refusal in refusals {

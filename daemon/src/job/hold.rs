@@ -180,12 +180,13 @@ impl Holds {
 #[cfg(test)]
 mod tests {
     use pfo_protocol::SwapTarget;
+    use pfo_protocol::TrialRun;
     use tempfile::TempDir;
     use tokio::runtime::Builder;
     use tokio::task::yield_now;
 
     use super::super::example::{member, table};
-    use super::super::{JobKey, Runs, jobs_in};
+    use super::super::{JobKey, jobs_in};
     use super::*;
 
     fn jobs() -> (TempDir, Arc<Jobs>, Arc<Job>) {
@@ -195,15 +196,15 @@ mod tests {
         (directory, Arc::new(jobs), job)
     }
 
-    fn run(job: &Job, runs: Runs) {
-        let plan = Arc::new(job.fit(runs, usize::MAX).unwrap());
+    fn run(job: &Job, run: TrialRun) {
+        let plan = job.fit(run, usize::MAX).unwrap();
         let mut members = job.members();
-        job.begin_swap(&mut members, Some(plan), None).unwrap();
+        job.begin_swap(&mut members, plan, None).unwrap();
         members.plans.begin_trial();
     }
 
-    fn plan() -> Runs {
-        Runs::Table("trial".into(), table(&[[900, 900]]))
+    fn plan() -> TrialRun {
+        TrialRun::Plan { label: "trial".into(), table: table(&[[900, 900]]) }
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -282,7 +283,7 @@ mod tests {
             let unknown = holds.end(&job, true).unwrap_err();
             assert_eq!(unknown.code, RefusalCode::UnknownJob);
             holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
-            run(&job, Runs::Uniform(vec![pfo_protocol::Mhz(900)]));
+            run(&job, TrialRun::Uniform(pfo_protocol::Mhz(900)));
             assert!(holds.end(&job, true).unwrap_err().message.contains("only for measuring"));
             assert!(job.members().held.is_some(), "it is held on");
             run(&job, plan());

@@ -23,10 +23,9 @@ use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
 use pfo_service::lock;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::change::Runs;
 pub(crate) use self::changes::Changes;
 #[cfg(test)]
-pub(crate) use self::example::member as example_member;
+pub(crate) use self::example::{member as example_member, session as example_session};
 pub(crate) use self::file::JobFiles;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::file::parse_job;

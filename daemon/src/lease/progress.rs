@@ -11,8 +11,8 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::Published;
 use pfo_protocol::Unit;
 
+use super::tap::Tap;
 use super::windows::Measured;
-use crate::measure::Tap;
 
 /// Stands for a step that only a previous daemon knew.
 const UNKNOWN: u64 = u64::MAX;

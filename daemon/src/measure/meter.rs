@@ -7,30 +7,19 @@ use std::thread;
 use std::time::Duration;
 
 use pfo_keeper::{Gpu, Probe};
-use pfo_protocol::{ClosingReason, CounterReading, GpuName, Rank, Refusal, TapRecord};
+use pfo_protocol::{ClosingReason, CounterReading, Refusal, TapRecord};
 use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
+use super::outbox::Outbox;
 use super::refresh::{Look, Refresh};
-use super::tap::Queue;
-use crate::gpu::LateDriver;
-use crate::job::Member;
-use crate::lease::Session;
-use crate::session::internal;
+use crate::lease::{Queue, Session};
+use crate::refusal::internal;
 
 /// How often to read a GPU without an energy counter.
 const PERIOD_NS: u64 = 20_000_000;
 
 /// How often to take records while no counter is read.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
-
-/// A listener for the records of a rank.
-pub(crate) trait Listener: Send + Sync {
-    /// Whether the energy counter is to be read.
-    fn wants_counters(&self) -> bool;
-
-    /// Takes records of a rank, of which `lost` were lost since the last call. It must not block.
-    fn take(&self, rank: Rank, lost: u64, records: &[TapRecord]);
-}
 
 /// The meter of one rank. It measures until this is dropped or the session ends.
 pub(crate) struct Meter {
@@ -39,6 +28,7 @@ pub(crate) struct Meter {
 
 struct Shared {
     session: Arc<Session>,
+    refresh: Arc<Mutex<Refresh>>,
     queue: Arc<Queue>,
     listeners: Mutex<Listeners>,
     stop: AtomicBool,
@@ -46,39 +36,25 @@ struct Shared {
 
 #[derive(Default)]
 struct Listeners {
-    all: Vec<Weak<dyn Listener>>,
+    all: Vec<Weak<Outbox>>,
     /// The session has ended, and listeners receive nothing more.
     are_done: bool,
 }
 
 impl Meter {
-    /// The meter of a rank, started if there is none, with an additional listener.
+    /// Starts the meter of a session's GPU, whose counter is refreshed in this rhythm.
     ///
     /// # Errors
     /// If the GPU is gone, or a thread cannot be started.
-    pub(crate) fn listen<L: Listener + 'static>(
-        driver: &Arc<LateDriver>,
-        member: &Member,
-        listener: &Arc<L>,
+    pub(super) fn start(
+        session: Arc<Session>,
+        gpu: &Gpu,
+        refresh: Arc<Mutex<Refresh>>,
     ) -> Result<Arc<Self>, Refusal> {
-        let gpu = driver.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
-        let session = &member.session;
-        let meter = session.meter(|| Self::start(session, &gpu))?;
-        let listener: Weak<L> = Arc::downgrade(listener);
-        meter.shared.add(listener);
-        Ok(meter)
-    }
-
-    fn start(session: &Arc<Session>, gpu: &Gpu) -> Result<Arc<Self>, Refusal> {
         let probe = gpu.probe().map_err(|error| internal(&error))?;
-        let shared = Arc::new(Shared {
-            session: Arc::clone(session),
-            queue: session.progress.tap.open(),
-            listeners: Mutex::default(),
-            stop: AtomicBool::new(false),
-        });
-        let meter = Arc::new(Self { shared: Arc::clone(&shared) });
         let whose = Whose::of_rank(&session.holder, &gpu.uuid);
+        let shared = Arc::new(Shared::of(session, refresh));
+        let meter = Arc::new(Self { shared: Arc::clone(&shared) });
         let started = thread::Builder::new().name("meter".into()).spawn(move || {
             if catch(&whose, || shared.measure(&probe)).is_err() {
                 shared.session.end(ClosingReason::ShuttingDown, Panicked.to_string());
@@ -88,9 +64,19 @@ impl Meter {
         Ok(meter)
     }
 
-    /// Adds a record to those of the rank, for the listeners.
-    pub(crate) fn put(&self, record: TapRecord) {
-        self.shared.session.progress.tap.put(|| Some(record));
+    /// Whether it is the meter of this session.
+    pub(super) fn is_of(&self, session: &Arc<Session>) -> bool {
+        Arc::ptr_eq(&self.shared.session, session)
+    }
+
+    /// Adds a listener. One that is added after the end of the session receives only that end.
+    pub(super) fn add(&self, listener: &Arc<Outbox>) {
+        let mut listeners = lock(&self.shared.listeners);
+        if listeners.are_done {
+            listener.take(self.shared.session.holder.rank, 0, &[TapRecord::Ended]);
+        } else {
+            listeners.all.push(Arc::downgrade(listener));
+        }
     }
 }
 
@@ -102,18 +88,13 @@ impl Drop for Meter {
 }
 
 impl Shared {
-    /// Adds a listener. One that is added after the end of the session receives only that end.
-    fn add(&self, listener: Weak<dyn Listener>) {
-        let mut listeners = lock(&self.listeners);
-        if !listeners.are_done {
-            listeners.all.push(listener);
-        } else if let Some(listener) = listener.upgrade() {
-            listener.take(self.session.holder.rank, 0, &[TapRecord::Ended]);
-        }
+    fn of(session: Arc<Session>, refresh: Arc<Mutex<Refresh>>) -> Self {
+        let (queue, listeners) = (session.progress.tap.open(), Mutex::default());
+        Self { session, refresh, queue, listeners, stop: AtomicBool::new(false) }
     }
 
     /// The current listeners; the last ones if the session has ended.
-    fn present(&self, ended: bool) -> Vec<Arc<dyn Listener>> {
+    fn present(&self, ended: bool) -> Vec<Arc<Outbox>> {
         let mut listeners = lock(&self.listeners);
         listeners.are_done |= ended;
         listeners.all.retain(|listener| listener.strong_count() > 0);
@@ -121,7 +102,7 @@ impl Shared {
     }
 
     fn measure(&self, probe: &Probe) {
-        lock(&self.session.refresh).resume();
+        lock(&self.refresh).resume();
         let mut records = Vec::new();
         while !self.stop.load(Relaxed) {
             // Checked before the records are taken, so that they include everything up to this
@@ -130,8 +111,8 @@ impl Shared {
             let listeners = self.present(ended);
             let reading = listeners
                 .iter()
-                .any(|listener| listener.wants_counters())
-                .then(|| look(probe, &self.session.refresh));
+                .any(|listener| listener.counters)
+                .then(|| look(probe, &self.refresh));
             records.extend(std::iter::from_fn(|| self.queue.take()));
             records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
             records.extend(ended.then_some(TapRecord::Ended));
@@ -182,105 +163,35 @@ fn look(probe: &Probe, refresh: &Mutex<Refresh>) -> (Option<CounterReading>, u64
     (reading, refresh.look_at_ns(got_ns, owed_ns, owed_ns.saturating_sub(before_ns)))
 }
 
+/// A meter without a thread, for tests.
+#[cfg(test)]
+pub(super) fn example_meter(session: &Arc<Session>) -> Arc<Meter> {
+    Arc::new(Meter { shared: Arc::new(Shared::of(Arc::clone(session), Arc::default())) })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
-
-    use pfo_protocol::{Holder, Pid, SessionId, Uid};
-
     use super::*;
-    use crate::lease::example_grant;
-
-    const RECORD: TapRecord = TapRecord::TrialBegan { first_step: 3, steps: 4 };
-
-    fn session() -> Arc<Session> {
-        let (job, rank) = ("j".parse().unwrap(), Rank(0));
-        let holder = Holder { job, rank, uid: Uid(7), pid: Pid(1), session: SessionId(1) };
-        Arc::new(Session::new(holder, Uid(7), example_grant(""), UnixStream::pair().unwrap().0))
-    }
-
-    /// A meter without a thread.
-    fn meter(session: &Arc<Session>) -> Arc<Meter> {
-        let queue = session.progress.tap.open();
-        let (listeners, stop) = (Mutex::default(), AtomicBool::new(false));
-        let session = Arc::clone(session);
-        Arc::new(Meter { shared: Arc::new(Shared { session, queue, listeners, stop }) })
-    }
-
-    #[test]
-    fn a_session_has_one_meter_until_everybody_has_dropped_it() {
-        let session = session();
-        let started = |session: &Arc<Session>| {
-            let (mut started, start) = (false, Arc::clone(session));
-            let meter = session.meter(|| {
-                started = true;
-                Ok(meter(&start))
-            });
-            (meter.unwrap(), started)
-        };
-        let (first, is_new) = started(&session);
-        assert!(is_new);
-        let (second, is_new) = started(&session);
-        assert!(!is_new && Arc::ptr_eq(&first, &second));
-        drop((first, second));
-        assert!(started(&session).1);
-    }
-
-    #[test]
-    fn a_meter_that_does_not_start_leaves_none_behind() {
-        let session = session();
-        let refusal = session.meter(|| Err(internal(&"no thread"))).err().unwrap();
-        assert_eq!(refusal.message, "no thread");
-        assert!(session.meter(|| Ok(meter(&session))).is_ok());
-    }
-
-    #[derive(Default)]
-    struct Records(Mutex<Vec<TapRecord>>);
-
-    impl Listener for Records {
-        fn wants_counters(&self) -> bool {
-            false
-        }
-
-        fn take(&self, _: Rank, _: u64, records: &[TapRecord]) {
-            self.0.lock().unwrap().extend_from_slice(records);
-        }
-    }
+    use crate::job::example_session as session;
 
     #[test]
     fn a_listener_that_comes_after_the_end_of_the_session_learns_of_it() {
-        let meter = meter(&session());
-        let (early, gone, late) = <(Arc<Records>, Arc<Records>, Arc<Records>)>::default();
-        let add = |listener: &Arc<Records>| {
-            let listener: Weak<Records> = Arc::downgrade(listener);
-            meter.shared.add(listener);
-        };
-        add(&early);
-        add(&gone);
+        let meter = example_meter(&session("j", 0));
+        let (early, gone, late) = <(Arc<Outbox>, Arc<Outbox>, Arc<Outbox>)>::default();
+        meter.add(&early);
+        meter.add(&gone);
         drop(gone);
         assert_eq!(meter.shared.present(false).len(), 1);
         assert_eq!(meter.shared.present(true).len(), 1, "it gets the last records");
-        add(&late);
-        assert_eq!(*late.0.lock().unwrap(), [TapRecord::Ended]);
-        assert!(early.0.lock().unwrap().is_empty(), "the meter hands over the end itself");
-    }
-
-    #[test]
-    fn a_record_that_is_handed_in_comes_among_those_of_the_rank() {
-        let session = session();
-        let meter = meter(&session);
-        let own = TapRecord::StepEnded { at_ns: 1, astray: false };
-        session.progress.tap.put(|| Some(own));
-        meter.put(RECORD);
-        session.progress.tap.put(|| Some(own));
-        let records: Vec<_> = std::iter::from_fn(|| meter.shared.queue.take()).collect();
-        assert_eq!(records, [own, RECORD, own]);
+        meter.add(&late);
+        assert_eq!(late.take_batches()[0].records, [TapRecord::Ended]);
+        assert_eq!(early.take_batches(), [], "the meter hands over the end itself");
     }
 
     #[test]
     fn a_rank_puts_no_more_records_when_its_meter_is_dropped() {
-        let session = session();
-        let meter = meter(&session);
+        let session = session("j", 0);
+        let meter = example_meter(&session);
         let shared = Arc::clone(&meter.shared);
         drop(meter);
         assert!(shared.stop.load(Relaxed));

@@ -1,18 +1,15 @@
-//! Measuring: the records of ranks, the readings of their GPUs' counters, and trials.
+//! Reading energy counters, for the taps of the agent.
 //!
-//! The thread of a rank puts records into its [`Tap`] and does nothing else for measuring. A
+//! The thread of a rank puts records into its tap and does nothing else for measuring. A
 //! [`Meter`] for each rank takes them out, reads the energy counter as often as its rhythm
-//! requires, and hands both to its listeners: the windows of a trial, and the taps of the agent.
+//! requires, and hands both to the taps that listen.
 
-mod curve;
 mod meter;
+mod meters;
+mod outbox;
 mod refresh;
 mod rhythm;
-mod step_energies;
-mod tap;
-mod trial;
 
-pub(crate) use self::meter::{Listener, Meter};
-pub(crate) use self::refresh::Refresh;
-pub(crate) use self::tap::{Tap, record_of};
-pub(crate) use self::trial::run as run_trial;
+pub(crate) use self::meter::Meter;
+pub(crate) use self::meters::Meters;
+pub(crate) use self::outbox::Outbox;

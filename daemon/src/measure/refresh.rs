@@ -9,7 +9,6 @@
 
 use std::mem;
 
-use super::curve::Knot;
 use super::rhythm::Rhythm;
 
 /// A change is known precisely enough when the reads around it are at most this far apart, or this part
@@ -55,6 +54,15 @@ const CREDIT_NS: u64 = 45_000_000_000;
 /// While the rhythm is known, a read pauses for this many times its own price at most: so the reads
 /// that have found the rhythm are paid back.
 const PAYS_BACK: u64 = 2;
+
+/// A reading of the counter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Knot {
+    /// When the counter changed to it (`CLOCK_MONOTONIC`, ns).
+    pub at_ns: u64,
+    /// What it showed, in joules.
+    pub energy_j: f64,
+}
 
 /// The state of one counter's refreshing.
 #[derive(Clone, Debug, Default)]

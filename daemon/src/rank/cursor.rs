@@ -45,6 +45,8 @@ pub(crate) struct Outcome {
     pub finished: Option<Finished>,
     /// The step that the event is in or ends did not follow the plan, or events of it are lost.
     pub astray: bool,
+    /// Events before this one never arrived.
+    pub lost: bool,
 }
 
 /// A rank's place in its plan.
@@ -111,6 +113,7 @@ impl Cursor {
         if is_known && missing > 0 {
             // The numbers come from the peer, and may go back and forth.
             self.lost = self.lost.saturating_add(missing);
+            outcome.lost = true;
             outcome.mismatch = self.stray(Mismatch::Lost(missing, event.sequence));
         }
         let astray = self.phase == Phase::Astray;

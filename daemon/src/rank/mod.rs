@@ -12,6 +12,8 @@ mod following;
 mod mismatch;
 mod pace;
 mod reading;
+mod record;
+mod recording;
 mod setting;
 mod urgency;
 mod wish;
@@ -21,22 +23,19 @@ use std::time::Instant;
 
 use pfo_keeper::Clocks;
 use pfo_policy::Place;
-use pfo_protocol::{ClosingReason, DpRank, GpuUuid, Holder, Mhz, Milliwatts, Stage, Unit};
+use pfo_protocol::{ClosingReason, DpRank, GpuUuid, Holder, Stage};
 
-use self::accounting::StepsBegun;
-use self::ahead::Ahead;
-pub(crate) use self::cursor::{Cursor, Finished, Outcome};
-use self::mismatch::Mismatch;
-use self::pace::Pace;
+pub(crate) use self::cursor::Cursor;
+use self::following::Following;
+use self::recording::Recording;
+use self::setting::Setting;
+#[cfg(feature = "fuzzing")]
 pub(crate) use self::wish::Wish;
-use crate::job::{Job, JobPlan, Swap};
+use crate::job::{Job, Swap};
 use crate::lease::{Measured, Progress, Rules, Session};
 
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
 const BUFFER_BYTES: usize = 16 * 1024;
-
-/// Instructions of a step that are remembered, to check new plans against.
-const REMEMBERED_UNITS: usize = 1 << 16;
 
 /// No more events than this come in one read.
 const MOST_EVENTS_READ: usize = BUFFER_BYTES / 32;
@@ -60,41 +59,10 @@ pub(crate) enum End {
 pub(crate) struct Rank {
     session: Arc<Session>,
     job: Arc<Job>,
-    stage: Stage,
-    replica: DpRank,
     rules: Rules,
-    pace: Pace,
-    /// The change that was skipped for lack of room and has been counted.
-    skipped: Option<Mhz>,
-    clocks: Clocks,
-    cursor: Cursor,
-    ahead: Ahead,
-    /// The lock that the running instruction had before the next one's was asked for.
-    own_lock: Option<(Mhz, u64)>,
-    plan: Option<Arc<JobPlan>>,
-    swap: u64,
-    joined_in: Option<Arc<Swap>>,
-    refused: Option<Wish>,
-    /// What the driver refused is asked for once more: a step begins.
-    retry: bool,
-    /// The power limit that the GPU should have.
-    power_limit: Option<Milliwatts>,
-    /// The setting that failed, and is not requested again until another one is wanted.
-    refused_limit: Option<Option<Milliwatts>>,
-    /// Whether the plan has the memory clock free, and whether it was locked and is free for that.
-    frees_memory: bool,
-    memory_freed: bool,
-    begun: StepsBegun,
-    mismatch: Option<Mismatch>,
-    mismatched_in_a_row: u32,
-    /// What the rank has run so far in this step, if it is complete.
-    units: Vec<Unit>,
-    units_complete: bool,
-    /// What it ran in the last whole step, if that is not published yet.
-    whole_step: Vec<Unit>,
-    step_ended: bool,
-    /// The clocks are restored until the next event; whether the memory clock was locked.
-    resting: Option<bool>,
+    following: Following,
+    setting: Setting,
+    recording: Recording,
     process_checked: Instant,
 }
 
@@ -103,7 +71,7 @@ impl Rank {
     pub(crate) fn new(
         session: Arc<Session>,
         job: Arc<Job>,
-        (stage, replica): (Stage, DpRank),
+        place: (Stage, DpRank),
         clocks: Clocks,
         joined_in: Option<Arc<Swap>>,
     ) -> Self {
@@ -112,44 +80,23 @@ impl Rank {
         Self {
             session,
             job,
-            stage,
-            replica,
             rules,
-            pace: Pace::new(rules.changes_per_second),
-            skipped: None,
-            clocks,
-            cursor: Cursor::default(),
-            ahead: Ahead::default(),
-            own_lock: None,
-            plan: None,
-            swap: 0,
-            joined_in,
-            refused: None,
-            retry: false,
-            power_limit: None,
-            refused_limit: None,
-            frees_memory: false,
-            memory_freed: false,
-            begun: StepsBegun::default(),
-            mismatch: None,
-            mismatched_in_a_row: 0,
-            units: Vec::with_capacity(MOST_EVENTS_READ),
-            units_complete: false,
-            whole_step: Vec::with_capacity(MOST_EVENTS_READ),
-            step_ended: false,
-            resting: None,
+            following: Following::new(place, joined_in),
+            setting: Setting::new(clocks, rules.changes_per_second),
+            recording: Recording::new(),
             process_checked: Instant::now(),
         }
     }
 
     /// A rank in the middle of a session that another daemon has followed until now.
-    pub(crate) fn in_the_middle(self) -> Self {
-        Self { cursor: Cursor::in_the_middle(), ..self }
+    pub(crate) fn in_the_middle(mut self) -> Self {
+        self.following.cursor = Cursor::in_the_middle();
+        self
     }
 
     /// The clocks, to restore them at the end of the session.
     pub(crate) fn clocks(&mut self) -> &mut Clocks {
-        &mut self.clocks
+        &mut self.setting.clocks
     }
 
     fn progress(&self) -> &Progress {

@@ -4,7 +4,6 @@
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -64,7 +63,7 @@ impl Rank {
                 urgency.gives_way();
                 std::thread::sleep(pause);
             }
-            urgency.prepare(self.cursor.is_before_a_change(), now_ns());
+            urgency.prepare(self.following.cursor.is_before_a_change(), now_ns());
             buffer.copy_within(taken..filled, 0);
             filled = filled.saturating_sub(taken);
             if let Some(end) = self.asked_to_end(filled) {
@@ -100,19 +99,19 @@ impl Rank {
     /// Waits until the rank sends something, and asks meanwhile for the clock of the next
     /// instruction if that must be asked for before this one, or the wait, ends.
     fn wait_ahead(&mut self) -> io::Result<()> {
-        let ask_at_ns = || match self.ahead.ask_back_at_ns {
-            Some(at_ns) => self.cursor.is_before_a_change().then_some(at_ns),
+        let ask_at_ns = || match self.following.ahead.ask_back_at_ns {
+            Some(at_ns) => self.following.cursor.is_before_a_change().then_some(at_ns),
             None => {
-                let next = self.cursor.next_change()?;
-                self.ahead.ask_at_ns(next, self.settle_ns(next.to))
+                let next = self.following.cursor.next_change()?;
+                self.following.ahead.ask_at_ns(next, self.settle_ns(next.to))
             }
         };
         let Some(ask_at_ns) = ask_at_ns() else { return Ok(()) };
         let left = Duration::from_nanos(ask_at_ns.saturating_sub(now_ns()));
         let mut events = [PollFd::new(self.session.stream().as_fd(), PollFlags::POLLIN)];
         if ppoll(&mut events, Some(left.into()), None)? == 0 {
-            self.own_lock = self.clocks.locked();
-            self.cursor.look_ahead();
+            self.setting.own_lock = self.setting.clocks.locked();
+            self.following.cursor.look_ahead();
             // A GPU that is lost is noticed when the instruction ends.
             let _ = self.set_clock();
         }
@@ -142,26 +141,6 @@ impl Rank {
         }
     }
 
-    /// Restores the clocks of a rank that was given the GPU and computes something else for a while.
-    /// False if they cannot be restored now.
-    #[cold]
-    fn rest(&mut self) -> bool {
-        if self.resting.is_none() {
-            let memory = self.progress().published.memory_locked_mhz.load(Relaxed) > 0;
-            self.resting = self.clocks.restore().is_ok().then_some(memory);
-        }
-        self.resting.is_some()
-    }
-
-    /// Ends the rest. The first event asks for everything but the memory clock.
-    fn wake(&mut self) {
-        if self.resting.take() == Some(true)
-            && let Err(error) = self.clocks.lock_memory()
-        {
-            self.progress().problem.store(Some(Arc::new(error.to_string())));
-        }
-    }
-
     /// The end of a session whose process computes on the GPU no more, where that is required. The
     /// driver is asked at most this often.
     fn process_left(&mut self, at_most: Duration) -> Option<End> {
@@ -171,10 +150,10 @@ impl Rank {
         }
         self.process_checked = Instant::now();
         // A driver that does not answer is noticed by what is asked of it next.
-        if self.clocks.is_computed_on_by(self.session.holder.pid).unwrap_or(true) {
+        if self.setting.clocks.is_computed_on_by(self.session.holder.pid).unwrap_or(true) {
             return None;
         }
-        let why = no_process(&self.session.holder, &self.clocks.gpu().uuid, &grant.place);
+        let why = no_process(&self.session.holder, &self.setting.clocks.gpu().uuid, &grant.place);
         Some(End::Closed(ClosingReason::Revoked, why))
     }
 

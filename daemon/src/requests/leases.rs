@@ -15,7 +15,7 @@ use super::listing;
 use crate::job::JobKey;
 use crate::lease::Session;
 use crate::node::Node;
-use crate::session::Revocation;
+use crate::revocation::Revocation;
 
 /// Every lease, with the holders that the permit lets its caller see, with the revocations of their
 /// jobs and the GPUs that they were given.

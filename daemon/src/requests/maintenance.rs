@@ -98,6 +98,6 @@ fn in_use(why: &str) -> Refusal {
 }
 
 pub(super) fn not_recorded(error: &dyn std::error::Error) -> Refusal {
-    let message = format!("cannot record it beside the ledger: {error}");
+    let message = format!("cannot record the change beside the ledger: {error}");
     Refusal::new(RefusalCode::Internal, message, "see whether /run/pfo is full or read-only")
 }

@@ -10,6 +10,7 @@ mod reload;
 mod reset;
 mod status;
 mod stream;
+mod trials;
 mod views;
 
 use std::sync::Arc;
@@ -25,9 +26,8 @@ use self::stream::Stream;
 pub(crate) use self::stream::stream;
 use crate::host::journal;
 use crate::job::Holds;
-use crate::measure::run_trial;
 use crate::node::Node;
-use crate::session::internal;
+use crate::refusal::internal;
 
 /// The result of a request.
 pub(crate) enum Answer {
@@ -71,8 +71,7 @@ async fn run(
         Request::Trial { job, run, length } => {
             let job = node.jobs.select(&permit, &job)?;
             let hold = holds.take(&node.jobs, job, permit.uid(), permit.waiting_pid())?;
-            let result = run_trial(&node.jobs, &node.driver, hold, run, length).await?;
-            Response::Trial(Box::new(result))
+            trials::begin(&node.jobs, hold, run, length).await?
         }
         Request::TrialsEnd { job, keep } => {
             let job = node.jobs.select(&permit, &job)?;

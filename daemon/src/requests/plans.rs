@@ -9,12 +9,12 @@ use pfo_service::blocking;
 use tokio::time::sleep;
 
 use crate::host::journal;
-use crate::job::{Job, Runs, Swap};
+use crate::job::{Job, Swap};
 use crate::node::Node;
 
 /// How often a waiting request checks the progress of the ranks. Checking costs them nothing, while
 /// a notification would cost every rank a call into the runtime.
-const POLL: Duration = Duration::from_millis(5);
+pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// Checks a plan against a job and keeps it for a swap.
 ///
@@ -50,7 +50,7 @@ pub(super) fn check(
     table: ClockTable,
 ) -> Result<Response, Refusal> {
     let job = node.jobs.select(permit, job)?;
-    let plan = job.fit(Runs::Table(label, table), node.jobs.room_for_plans(job.key.uid))?;
+    let plan = job.fit_table(label, table, node.jobs.room_for_plans(job.key.uid))?;
     Ok(Response::Loaded(plan.status()))
 }
 

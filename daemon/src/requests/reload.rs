@@ -18,7 +18,7 @@ use crate::host::journal;
 use crate::job::{Job, JobKey};
 use crate::lease::Session;
 use crate::node::Node;
-use crate::session::internal;
+use crate::refusal::internal;
 
 /// Reads the configuration again and applies it. An invalid one changes nothing.
 #[must_use]

@@ -8,12 +8,13 @@ use std::time::Duration;
 use pfo_keeper::{Clocks, DriverError, Entry, restore_entry};
 use pfo_protocol::{ClientMessage, DaemonMessage, Refusal, RefusalCode, Welcome};
 
-use super::{Opening, Origin, WRITE_TIMEOUT, in_words, internal, tell};
+use super::{Opening, Origin, WRITE_TIMEOUT, in_words, tell};
 use crate::host::journal;
 use crate::job::{Job, JobKey, Member};
 use crate::lease::Session;
 use crate::lease::descriptor_store::keep;
 use crate::rank::{Rank, no_process};
+use crate::refusal::internal;
 
 impl Opening {
     /// Joins the job, and welcomes the rank.

@@ -3,11 +3,8 @@
 mod begin;
 mod open;
 mod resume;
-mod revocation_file;
-mod revocations;
 
 use std::convert::Infallible;
-use std::fmt::Display;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -16,24 +13,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use pfo_keeper::Gpu;
-use pfo_protocol::{
-    Closing, ClosingReason, DaemonMessage, Hello, Holder, Refusal, RefusalCode, SessionId,
-};
+use pfo_protocol::{Closing, ClosingReason, DaemonMessage, Hello, Holder, Refusal, SessionId};
 use pfo_service::{Door, FileIdentity, Panicked, User, Whose, catch, register};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 pub(crate) use self::open::open;
 pub(crate) use self::resume::resume;
-pub(crate) use self::revocation_file::RevocationFile;
-#[cfg(feature = "fuzzing")]
-pub(crate) use self::revocation_file::parse_revocations;
-pub(crate) use self::revocations::{Revocation, Revocations};
 use crate::host::journal;
 use crate::job::Job;
 use crate::lease::{Lease, Session};
 use crate::node::Node;
 use crate::rank::{End, Rank};
+use crate::refusal::internal;
 
 /// A peer that does not read delays the opening and the end of its session, and the start of the
 /// next daemon, by no more than this.
@@ -178,11 +170,6 @@ fn in_words(session: &Session) -> String {
     let Holder { job, rank, uid, pid, .. } = &session.holder;
     let user = User { uid: *uid, person: session.person };
     format!("job {job}, rank {rank} ({user}, process {pid})")
-}
-
-/// A refusal for a failure of the operating system.
-pub(crate) fn internal(error: &impl Display) -> Refusal {
-    Refusal::new(RefusalCode::Internal, error.to_string(), "")
 }
 
 /// Sends a message that the session does not depend on.

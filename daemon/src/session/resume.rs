@@ -18,10 +18,11 @@ use pfo_protocol::{
 use pfo_service::{Door, LIVED, Peer, Whose, catch, catch_in, watch_process};
 use tokio::time::{sleep, timeout};
 
-use super::{Opening, Origin, WRITE_TIMEOUT, internal, open, set_off, tell};
+use super::{Opening, Origin, WRITE_TIMEOUT, open, set_off, tell};
 use crate::job::JobKey;
 use crate::lease::descriptor_store::{Kept, forget, sort};
 use crate::node::Node;
+use crate::refusal::internal;
 
 /// A GPU that hangs delays the others by no more than this at a restart.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -148,8 +148,8 @@ impl Participant {
         }
     }
 
-    /// This node is not known to run what it should, from some step on. If it was late before, that
-    /// goes on.
+    /// This node is not known to run what it should, from some step on. If it was late before, it
+    /// still is.
     fn late(&self, (number, proposal): &Committed, why: String) -> Late {
         let report = self.report.as_ref();
         let took = report.and_then(|report| report.took).filter(|took| took.number == *number);

@@ -75,9 +75,9 @@ impl Participant {
         wish.attempts.max(since.min(MOST_DOUBLINGS) as u32)
     }
 
-    /// Wishes for default clocks, or for what was compared with them, where nobody runs the trials any
-    /// more: any node may, and who asked for them first. Without all of its nodes, the job runs on as it
-    /// does.
+    /// Wishes for default clocks, or for what was compared with them, where nobody runs the trials
+    /// any more: any node may, and the node that requested them first. Without all of its nodes,
+    /// the job runs on as it does.
     pub(super) fn end_abandoned_trials(&mut self) {
         if !self.is_abandoned() {
             self.abandoned_since_ms = None;

@@ -1,8 +1,8 @@
 //! One node's part in one job: what it knows, and what follows from it.
 //!
-//! Every event is first taken in, and then whatever is to be done is found anew from what is known.
-//! Nothing depends on who was first or on what an agent remembers: one that starts anew reads the
-//! store, looks at `pfod`, and goes on where the last one stopped.
+//! It first takes every event in, and then finds anew from its knowledge what to do. Nothing
+//! depends on who was first or on what an agent remembers: one that starts anew reads the store,
+//! looks at `pfod`, and continues where the last one stopped.
 
 mod arming;
 mod deciding;
@@ -63,7 +63,7 @@ pub struct Participant {
     now_ms: u64,
     /// The job in the store, as far as it was seen.
     shared: Option<Shared>,
-    /// How much of it `shared` is, and how much was asked for last.
+    /// How much of it `shared` is, and how much was last requested.
     view: View,
     watches: View,
     /// When somebody wanted to see the whole job for the last time.
@@ -85,8 +85,8 @@ pub struct Participant {
     loading: bool,
     /// What `pfod` said of the plan of this proposal.
     loaded: Option<(u64, Result<(), String>)>,
-    /// The swap that `pfod` was asked for and has not answered; none if it leads to default clocks
-    /// because of a partition.
+    /// The swap that was requested of `pfod` and has no answer yet; none if it leads to default
+    /// clocks because of a partition.
     swapping: Option<Option<u64>>,
     retry_swap_ms: u64,
     refused: Option<String>,

@@ -79,7 +79,7 @@ enum Happens {
     LetGo,
     /// Somebody begins a sweep.
     Sweep,
-    /// The sweep with this number goes on.
+    /// The sweep with this number continues.
     Next(u64),
     Crash,
     Start,

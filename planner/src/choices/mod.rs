@@ -185,8 +185,8 @@ impl Choices {
     }
 }
 
-/// Whether the slower of two choices saves at least so many watts: without a division, since most of
-/// the time of a long step goes by asking this.
+/// Whether the slower of two choices saves at least this number of watts: without a division, since
+/// most of the time of a long step goes by asking this.
 fn saves(fast: &Choice, slow: &Choice, least_w: f64) -> bool {
     fast.effective_j - slow.effective_j >= least_w * (slow.time_s - fast.time_s)
 }

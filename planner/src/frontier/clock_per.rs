@@ -96,7 +96,7 @@ impl Frontier {
         if per == ClockPer::Instruction {
             return Self::optimize(pipeline, p2p_power, options, progress);
         }
-        let p2p_power = &p2p_power.into();
+        let (pipeline, p2p_power) = (&*pipeline.thinned(), &p2p_power.into());
         check(pipeline, p2p_power, options)?;
         // The share of the work that is done after plans with a clock for each kind.
         const KINDS: f64 = 0.8;

@@ -1,4 +1,4 @@
-//! How a plan is asked for: by its iteration time.
+//! How a request names a plan: by its iteration time.
 
 use std::fmt;
 use std::str::FromStr;

@@ -65,8 +65,8 @@ impl Frontier {
     /// (0 to 1).
     ///
     /// # Errors
-    /// If a power or the number of plans is out of range, there are several powers, but not one for
-    /// each stage, or a table is too long.
+    /// If a power or the number of plans is out of range, or there are several powers, but not one for
+    /// each stage.
     pub fn optimize(
         pipeline: &Pipeline,
         p2p_power: impl Into<PerStage<Watts>>,
@@ -75,7 +75,7 @@ impl Frontier {
     ) -> Result<Self, PlanError> {
         // The share of the work that is done before plans are replayed, for a large pipeline.
         const MAKING: f64 = 0.97;
-        let p2p_power = &p2p_power.into();
+        let (pipeline, p2p_power) = (&*pipeline.thinned(), &p2p_power.into());
         check(pipeline, p2p_power, options)?;
         let progress = Progress::new(progress);
         let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
@@ -310,13 +310,6 @@ pub(crate) fn check(
             expected: "between 2 and 100000",
         });
     }
-    for operation in pipeline.network().operations.iter().filter(|op| op.is_run()) {
-        let (stage, instruction) = (operation.stage, operation.instruction);
-        let rows = pipeline.profile().part_table(stage, instruction, operation.part()).len();
-        if rows > Frontier::MAX_TABLE_ROWS {
-            return Err(PlanError::TableTooLong { stage, instruction, rows });
-        }
-    }
     Ok(())
 }
 
@@ -461,19 +454,28 @@ mod tests {
     }
 
     #[test]
-    fn a_table_too_long_to_keep_is_refused_by_name() {
-        let row = |mhz, instruction| {
-            let frequency = Mhz(mhz);
-            (Stage(0), instruction, Measurement { frequency, time_s: 0.1, energy_j: 9.0 })
+    fn a_table_of_more_clocks_than_a_frontier_holds_is_thinned_between_its_ends() {
+        let row = |mhz: u32, instruction| {
+            let time_s = 100.0 / f64::from(mhz);
+            let energy_j = time_s * (100.0 + 200.0 * (f64::from(mhz) / 1400.0).powi(3));
+            (Stage(0), instruction, Measurement { frequency: Mhz(mhz), time_s, energy_j })
         };
-        let long = (1..=300).map(|mhz| row(mhz, Instruction::Forward));
-        let profile =
-            Profile::from_measurements(long.chain([row(1, Instruction::Backward)])).unwrap();
-        let message =
-            Frontier::optimize(&pipeline(&profile), Watts(1.0), Options::default(), &|_| {})
-                .unwrap_err()
-                .to_string();
-        assert!(message.contains("stage 0, forward has 300 frequencies"), "{message}");
+        let table = |kind| (1001..=1400).map(move |mhz| row(mhz, kind));
+        let kinds = [Instruction::Forward, Instruction::Backward];
+        let profile = Profile::from_measurements(kinds.into_iter().flat_map(table)).unwrap();
+        let of = |per| {
+            let options = Options::default();
+            Frontier::with_clock_per(per, &pipeline(&profile), Watts(50.0), options, &|_| {})
+        };
+        for per in ClockPer::ALL {
+            let frontier = of(per).unwrap();
+            let kept = frontier.pipeline().profile().table(Stage(0), Instruction::Forward);
+            assert_eq!(kept.len(), Frontier::MAX_TABLE_ROWS);
+            assert_eq!((kept[0].frequency, kept[255].frequency), (Mhz(1001), Mhz(1400)));
+            let read = Frontier::from_bytes(&frontier.to_bytes().unwrap()).unwrap();
+            let fastest = read.plan(0).unwrap();
+            assert_eq!(fastest.stages[0].instructions[0].frequency_mhz, Mhz(1400));
+        }
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Frontier {
         self.p2p_power.total_w(self.pipeline.profile().num_stages())
     }
 
-    /// The time that a plan may take, in seconds, as far as more of it is of use.
+    /// The time that a plan may take, in seconds, as far as more of it is useful.
     pub(super) fn useful_s(&self, due: Due) -> f64 {
         match due {
             Due::AtMost(seconds) => seconds.min(self.cheapest_s()),

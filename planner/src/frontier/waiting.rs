@@ -33,7 +33,7 @@ impl Frontier {
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
-        let power = &power.into();
+        let (pipeline, power) = (&*pipeline.thinned(), &power.into());
         let rows = pipeline.profile().rows();
         let highest = rows.map(|(_, _, row)| row.frequency).max().unwrap_or_default();
         let short = power.at(|power| power.at(highest));

@@ -1,21 +1,21 @@
 //! The model of late clocks.
 //!
-//! The clock of an instruction is asked for when the instruction before it on its stage ends, and
-//! is in force one switching latency of that clock after the call that sets it begins, and not before
-//! the one that was set last. Until then the stage
-//! waits, which costs nothing, or computes at the clock in force: the part of an instruction that
-//! is done in that time takes the time and the energy that were measured at that clock.
+//! The clock of an instruction is requested when the instruction before it on its stage ends, and
+//! is in force one switching latency of that clock after the call that sets it begins, and not
+//! before the one that was set last. Until then the stage waits, which costs nothing, or computes
+//! at the clock in force: the part of an instruction that is done in that time takes the time and
+//! the energy that were measured at that clock.
 //!
-//! A call blocks for some time. What is asked for meanwhile waits, and only the newest clock is set
-//! when the call returns: that of an instruction that has ended by then never is. A clock that is
-//! set already is not set again.
+//! A call blocks for some time. Requests meanwhile wait, and only the newest clock is set when the
+//! call returns: that of an instruction that has ended by then never is. A clock that is set
+//! already is not set again.
 //!
-//! A driver may keep transfers waiting while it sets a clock. So an instruction after which the clock
-//! changes hands on its product later, and its stage goes on later, by the time for which a change
-//! holds them up. Until then its GPU waits.
+//! A driver may keep transfers waiting while it sets a clock. So an instruction after which the
+//! clock changes hands on its product later, and its stage continues later, by the time for which a
+//! change holds them up. Until then its GPU waits.
 //!
-//! A wait may have a clock of its own, asked for when the instruction before it ends. That of the
-//! next instruction is then asked for a latency and a margin before the wait ends; a wait that is
+//! A wait may have a clock of its own, requested when the instruction before it ends. That of the
+//! next instruction is then requested a latency and a margin before the wait ends; a wait that is
 //! too short for both has no clock of its own.
 //!
 //! Steps follow each other: a step begins at the clock of the last instruction of its stage, with
@@ -76,7 +76,7 @@ pub(crate) struct Run<C> {
     pub(crate) off_plan_s: f64,
     /// Whether its clock is set, and not another one's before or after it.
     pub(crate) is_change: bool,
-    /// Whether its clock is asked for before the one of the newest call is in force.
+    /// Whether its clock is requested before that of the newest call is in force.
     pub(crate) is_hasty: bool,
     pub(crate) call: Call<C>,
     /// The call that sets the clock of the wait before it.
@@ -350,7 +350,7 @@ pub(crate) fn with_late_clocks(
     LateRun { measured, held_up_s, calls: made, end_s, off_plan_s }
 }
 
-/// The same where every clock is in force when it is asked for: then nothing takes other than it was
+/// The same if every clock is in force when it is requested: then everything takes what was
 /// measured.
 fn with_prompt_clocks(network: &Network, measured: Vec<Measurement>) -> LateRun {
     let mut end_s = vec![0.0; network.len() + 1];

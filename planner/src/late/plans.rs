@@ -284,8 +284,8 @@ impl<'a> LatePlans<'a> {
         self.improved(&mut step, ROUNDS, progress)
     }
 
-    /// The plan of a step after every move that saves energy and keeps the deadline, in so many rounds at
-    /// most.
+    /// The plan of a step after every move that saves energy and keeps the deadline, in at most
+    /// this number of rounds.
     fn improved(
         &self,
         step: &mut LateStep<'_>,

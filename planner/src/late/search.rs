@@ -19,7 +19,7 @@ pub(crate) struct Search {
     /// Seconds that a step may take.
     pub(crate) deadline_s: f64,
     /// The additional energy, as a share, of a plan from which the search may continue; shrinks
-    /// while it goes on.
+    /// during the search.
     pub(crate) detour: f64,
     /// How often it changes some operations.
     pub(crate) kicks: u32,

@@ -39,7 +39,7 @@ pub(crate) struct Rates {
     latency_s: Vec<f64>,
     /// The cost of a change of clocks, in joules.
     change_j: f64,
-    /// The additional cost of one that is asked for before the last one is in force.
+    /// The additional cost of one that is requested before the last one is in force.
     hasty_j: f64,
 }
 

@@ -10,7 +10,7 @@ use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
-use crate::lowtime_file::python_literal::{Literal, Value, parse};
+use crate::lowtime_file::python_literal::{Literal, Place, Value, parse};
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::Profile;
@@ -201,6 +201,9 @@ impl Plan {
     }
 }
 
+/// What a file of Zeus says where it sets no clock.
+const LEAVE: Mhz = Mhz(0);
+
 /// Names in lowtime's files that differ from ours: the class in lower case.
 const CLASS_NAMES: [(&str, Instruction); 1] = [("forwardbackward", Instruction::ForwardBackward)];
 
@@ -213,7 +216,27 @@ fn read_stage(stage: &Literal) -> Result<Vec<Entry>, PlanError> {
     let Value::Sequence(entries) = &stage.value else {
         return Err(stage.place.wrong("expected a stage's list of clocks"));
     };
-    entries.iter().map(read_entry).collect()
+    let mut entries: Vec<Entry> = entries.iter().map(read_entry).collect::<Result<_, _>>()?;
+    leave_clocks(&mut entries, stage.place)?;
+    Ok(entries)
+}
+
+/// Zeus' 0 leaves the clock as it is: that of the instruction before, of the step before at the beginning.
+fn leave_clocks(entries: &mut [Entry], stage: Place) -> Result<(), PlanError> {
+    let set = |entry: &&Entry| entry.frequency != LEAVE;
+    let Some(mut clock) = entries.iter().rev().find(set).map(|entry| entry.frequency) else {
+        return match entries.is_empty() {
+            true => Ok(()),
+            false => Err(stage.wrong("every clock of the stage is 0, which sets none")),
+        };
+    };
+    for entry in entries {
+        match entry.frequency {
+            LEAVE => entry.frequency = clock,
+            set => clock = set,
+        }
+    }
+    Ok(())
 }
 
 fn read_entry(entry: &Literal) -> Result<Entry, PlanError> {
@@ -231,7 +254,7 @@ fn read_entry(entry: &Literal) -> Result<Entry, PlanError> {
     let Value::Number(mhz) = clock.value else {
         return Err(clock.place.wrong("expected a clock in MHz"));
     };
-    if !Mhz(mhz).is_plausible() {
+    if Mhz(mhz) != LEAVE && !Mhz(mhz).is_plausible() {
         return Err(clock.place.wrong(format!("{mhz} is not between 1 MHz and {}", Mhz::MAX)));
     }
     let (line, column) = (entry.place.line, entry.place.column);
@@ -368,13 +391,23 @@ mod tests {
             ("[[('sideways', 1410)]]", &["line 1, column 4", "'sideways'"]),
             ("[[(1410, 'forward')]]", &["line 1, column 4", "name"]),
             ("[[('forward', 'x')]]", &["line 1, column 15", "MHz"]),
-            ("[[0]]", &["line 1, column 3", "0 is not between"]),
+            ("[[0, 0]]", &["line 1, column 2", "every clock of the stage is 0"]),
         ] {
             let message = refused(text);
             for word in words {
                 assert!(message.contains(word), "no {word:?} in {message:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_clock_that_zeus_leaves_is_that_of_the_instruction_before() {
+        let clocks = |text: &str| -> Vec<u32> {
+            let read = LowtimePlan::from_bytes(text.as_bytes()).unwrap();
+            read.stages[0].iter().map(|entry| entry.frequency.0).collect()
+        };
+        assert_eq!(clocks("[[('forward', 0), ('backward', 1400), ('forward', 0)]]"), [1400; 3]);
+        assert_eq!(clocks("[[1380, 0, 0, 1390, 0]]"), [1380, 1380, 1380, 1390, 1390]);
     }
 
     #[test]

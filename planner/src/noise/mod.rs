@@ -12,10 +12,10 @@
 //! prediction.
 //!
 //! Hardware can deviate from the shape: at its power limit an A40 gets slower at some higher
-//! clocks. So the default, [`Noise::Auto`], begins with what all stages say that run the same layers:
-//! their mean is more certain, and has the same steps. It then changes a table only if it is noisy
-//! still, and only what noise explains: runs of rows no part of which is further than four standard
-//! deviations from the rest. What repeats or other stages establish stays, whatever its shape.
+//! clocks. So the default, [`Noise::Auto`], begins with what all stages say that run the same
+//! layers: their mean is more certain, and has the same steps. It then changes a table only if it
+//! is noisy still, and only what noise explains: runs of rows no part of which is further than four
+//! standard deviations from the rest. What repeats or other stages establish stays, in any shape.
 //!
 //! Predictions of a plan are then replays over the smoothed profile, which [`Profile::to_csv`]
 //! writes.

@@ -2,6 +2,8 @@
 
 mod fixed;
 
+use std::borrow::Cow;
+
 use pfo_vocabulary::{Mhz, Stage};
 
 use crate::error::PlanError;
@@ -101,6 +103,15 @@ impl Pipeline {
         }
         let network = Network::of(&order, delays)?;
         Ok(Self { profile, schedule, order, network })
+    }
+
+    /// The same pipeline with so many rows of each table as a frontier can hold.
+    pub(crate) fn thinned(&self) -> Cow<'_, Self> {
+        if self.profile.most_rows() <= limits::TABLE_ROWS {
+            return Cow::Borrowed(self);
+        }
+        let profile = self.profile.thinned(limits::TABLE_ROWS);
+        Cow::Owned(Self { profile, ..self.clone() })
     }
 
     /// The profile that plans are made from.
@@ -218,7 +229,8 @@ impl Plan {
 
 impl Order {
     /// The pipeline of a profile's stages that run this order. If transfers take no time by `delays`,
-    /// they take what the order's file says.
+    /// they take what the order's file says. A forward and a backward that overlap run one after the
+    /// other on a stage for which the profile has no such instructions of two.
     ///
     /// # Errors
     /// If the profile has another number of stages or lacks an instruction, a delay is impossible,
@@ -227,7 +239,7 @@ impl Order {
         if let Some(seconds) = self.transfer_time_s.filter(|_| delays.transfer_time_s == 0.0) {
             delays.transfer_time_s = seconds;
         }
-        Pipeline::of_order(profile, Schedule::Custom, self.clone(), delays)
+        Pipeline::of_order(profile, Schedule::Custom, self.with_pairs_as_measured(profile), delays)
     }
 }
 

@@ -94,7 +94,7 @@ pub struct PlannedInstruction {
 }
 
 impl PlannedInstruction {
-    /// The part of the step that it is of.
+    /// Its part of the step.
     pub(crate) fn part(&self) -> Part {
         Part::of(self.chunk, self.microbatch)
     }

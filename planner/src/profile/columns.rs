@@ -9,23 +9,25 @@ use crate::excerpt::excerpt;
 use crate::limits;
 use crate::profile::combine::Combine;
 use crate::profile::error::ProfileError;
+use crate::profile::header::{Header, POWER};
 use crate::profile::measurement::Measurement;
 use crate::profile::repeats::Repeats;
 
 /// The required columns.
-pub(crate) const COLUMNS: [&str; 5] = ["stage", "instruction", "frequency", "time", "energy"];
+pub(crate) const COLUMNS: [&str; 5] = ["stage", "instruction", "frequency", "time", ENERGY];
+const ENERGY: &str = "energy";
 
 /// The columns for lines that are the mean of several measurements: their number and scatter.
 pub(crate) const REPEATS: [&str; 3] = ["count", "time_sd", "energy_sd"];
 
 /// A line with a value here is not part of the profile.
-const LEFT_OUT: &str = "left_out";
+pub(super) const LEFT_OUT: &str = "left_out";
 
 /// The clock that the GPU really had.
-const OBSERVED: &str = "observed_mhz";
+pub(super) const OBSERVED: &str = "observed_mhz";
 
 /// The columns that say who measured. Lines that are equal in all of them are repeats.
-const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", CHUNK];
+pub(super) const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", CHUNK];
 
 /// The model chunk that was measured.
 pub(crate) const CHUNK: &str = "chunk";
@@ -57,16 +59,23 @@ pub(crate) struct Columns {
     pub(crate) measurers: Vec<usize>,
     /// All columns that tell repeats apart, measurers included.
     pub(crate) others: Vec<usize>,
+    /// Whether the column of the energy has watts instead.
+    has_watts: bool,
+    /// For each column, how many of pfo's units one of its own is.
+    scales: Vec<f64>,
 }
 
 impl Columns {
     /// # Errors
     /// If a required column is missing.
-    pub(crate) fn find(header: &StringRecord) -> Result<Self, ProfileError> {
+    pub(crate) fn find(header: Header) -> Result<Self, ProfileError> {
+        let Header { names: header, scales } = &header;
         let place = |name: &str| header.iter().position(|field| field == name);
         let mut needed = [0; 5];
+        let has_watts = place(ENERGY).is_none() && place(POWER).is_some();
         for (found, name) in needed.iter_mut().zip(COLUMNS) {
-            *found = place(name).ok_or_else(|| missing(name, header))?;
+            let named = if has_watts && name == ENERGY { POWER } else { name };
+            *found = place(named).ok_or_else(|| missing(name, header))?;
         }
         let repeats = REPEATS.map(place);
         if repeats[0].is_none() && repeats != [None; 3] {
@@ -81,7 +90,26 @@ impl Columns {
         let is_measurer = |&&index: &&usize| MEASURERS.contains(&&header[index]);
         let measurers = others.iter().filter(is_measurer).copied().collect();
         let (observed, chunk, microbatch) = (place(OBSERVED), place(CHUNK), place(MICROBATCH));
-        Ok(Self { needed, repeats, left_out, observed, chunk, microbatch, measurers, others })
+        let scales = scales.clone();
+        Ok(Self {
+            needed,
+            repeats,
+            left_out,
+            observed,
+            chunk,
+            microbatch,
+            measurers,
+            others,
+            has_watts,
+            scales,
+        })
+    }
+
+    /// The columns that have numbers.
+    pub(crate) fn numbers(&self) -> Vec<usize> {
+        let [stage, _, frequency, time, energy] = self.needed;
+        let others = self.repeats.into_iter().chain([self.observed, self.chunk, self.microbatch]);
+        [stage, frequency, time, energy].into_iter().chain(others.flatten()).collect()
     }
 
     /// Whether a line says why it is not part of the profile.
@@ -115,30 +143,35 @@ impl Columns {
         line: u64,
     ) -> Result<(Stage, Instruction, Measurement), ProfileError> {
         let [stage, instruction, frequency, time, energy] = self.needed.map(|i| &record[i]);
+        let [_, _, mhz_each, s_each, j_each] = self.needed.map(|i| self.scales[i]);
         let wrong = |column, value: &str, expected| bad_field(line, column, value, expected);
-        let stage = stage
-            .parse()
-            .ok()
-            .filter(|&stage| stage < limits::STAGES)
-            .map(Stage)
+        let stage = whole(stage, f64::from(limits::STAGES))
+            .map(|stage| Stage(stage as u16))
             .ok_or_else(|| wrong("stage", stage, "a stage from 0 to 1023"))?;
-        let instruction = instruction
-            .parse()
-            .map_err(|_| wrong("instruction", instruction, "an instruction such as forward"))?;
+        let instruction =
+            instruction_of(instruction).ok_or_else(|| wrong("instruction", instruction, NAMES))?;
         // Some writers print whole MHz as a float.
         let frequency = frequency
             .parse()
             .ok()
+            .map(|value: f64| in_mhz(value, mhz_each))
             .filter(|mhz: &f64| mhz.fract() == 0.0 && Mhz(*mhz as u32).is_plausible())
             .map(|mhz| Mhz(mhz as u32))
             .ok_or_else(|| wrong("frequency", frequency, "whole MHz between 1 and 10000"))?;
-        let positive = |value: &str, most: f64| {
-            value.parse().ok().filter(|&number: &f64| number > 0.0 && number <= most)
+        let positive = |value: &str, each: f64, most: f64| {
+            let scaled = value.parse().ok().map(|value: f64| value * each);
+            scaled.filter(|&number| number > 0.0 && number <= most)
         };
-        let time_s = positive(time, LONGEST_S)
+        let time_s = positive(time, s_each, LONGEST_S)
             .ok_or_else(|| wrong("time", time, "positive seconds, less than a day"))?;
-        let energy_j =
-            positive(energy, MOST_J).ok_or_else(|| wrong("energy", energy, "positive joules"))?;
+        let energy_j = if self.has_watts {
+            let power_w = positive(energy, j_each, MOST_J);
+            power_w
+                .map(|power_w| power_w * time_s)
+                .ok_or_else(|| wrong(POWER, energy, "watts above 0"))
+        } else {
+            positive(energy, j_each, MOST_J).ok_or_else(|| wrong(ENERGY, energy, "positive joules"))
+        }?;
         let power_w = energy_j / time_s;
         if !POSSIBLE_W.contains(&power_w) {
             return Err(ProfileError::ImpossiblePower { line, time_s, energy_j, power_w });
@@ -175,7 +208,7 @@ impl Columns {
         line: u64,
     ) -> Result<Option<Chunk>, ProfileError> {
         let value = self.chunk.map_or("", |place| &record[place]);
-        let read = || value.parse().ok().filter(|&chunk| chunk < Chunk::MAX_CHUNKS).map(Chunk);
+        let read = || whole(value, f64::from(Chunk::MAX_CHUNKS)).map(|of| Chunk(of as u16));
         match value.is_empty() {
             true => Ok(None),
             false => read()
@@ -194,7 +227,7 @@ impl Columns {
         line: u64,
     ) -> Result<Option<Microbatch>, ProfileError> {
         let value = self.microbatch.map_or("", |place| &record[place]);
-        let read = || value.parse().ok().filter(|&m| m < limits::MICROBATCHES).map(Microbatch);
+        let read = || whole(value, f64::from(limits::MICROBATCHES)).map(Microbatch);
         match value.is_empty() {
             true => Ok(None),
             false => read().map(Some).ok_or_else(|| {
@@ -231,13 +264,38 @@ impl Columns {
         let sd = |index: usize, most: f64| {
             // A single measurement has none, whatever is written.
             field(index).filter(|_| count > 1).map_or(Ok(None), |value| {
-                let sd = value.parse().ok().filter(|sd| (0.0..=most).contains(sd));
+                let each = self.repeats[index].map_or(1.0, |place| self.scales[place]);
+                let sd = value.parse().ok().map(|sd: f64| sd * each);
+                let sd = sd.filter(|sd| (0.0..=most).contains(sd));
                 let wrong = || bad_field(line, REPEATS[index], value, "0 or more, or empty");
                 sd.map(Some).ok_or_else(wrong)
             })
         };
         Ok(Repeats { count, time_sd_s: sd(1, LONGEST_S)?, energy_sd_j: sd(2, MOST_J)? })
     }
+}
+
+/// The names of all instructions, for messages.
+const NAMES: &str = "forward, backward, forward_backward, recomputation, backward_input, \
+                     backward_weight, load, p2p, collective, optimizer_step or other";
+
+/// An instruction by its name, in letters of any case.
+fn instruction_of(name: &str) -> Option<Instruction> {
+    let lower = || name.to_lowercase().replace([' ', '-'], "_");
+    name.parse().ok().or_else(|| lower().parse().ok())
+}
+
+/// A number below a limit. Some writers print whole numbers as floats.
+fn whole(value: &str, below: f64) -> Option<u32> {
+    let number: f64 = value.parse().ok()?;
+    (number.fract() == 0.0 && (0.0..below).contains(&number)).then_some(number as u32)
+}
+
+/// A clock in MHz. A GHz is a thousand of them, whatever a float makes of its fraction.
+fn in_mhz(value: f64, each: f64) -> f64 {
+    const ROUNDED: f64 = 1e-6;
+    let mhz = value * each;
+    if each != 1.0 && (mhz - mhz.round()).abs() < ROUNDED { mhz.round() } else { mhz }
 }
 
 fn missing(name: &'static str, header: &StringRecord) -> ProfileError {

@@ -9,6 +9,11 @@
 //! a missing or empty `count` is 1. `time_sd` and `energy_sd` are the standard deviations of a
 //! single measurement, or empty where they are unknown.
 //!
+//! Columns may be separated by `;`, a tab or `|` instead, and numbers may then have decimal commas.
+//! Names of columns and instructions may have capitals, and a column may have its unit with its name:
+//! `Time (ms)`, `energy_mj`. Instead of `energy`, a column `power` has watts. Lines that begin with `#`
+//! and rows of empty fields are passed over.
+//!
 //! Any other column tells apart lines of the same stage, instruction and frequency. Columns that
 //! say who measured (`rank`, `dp_rank`, `pp_rank`, `tp_rank`, `chunk`) give every measurer the same
 //! weight in the mean, as in Zeus' pipeline frequency optimizer; differences between measurers are
@@ -30,9 +35,10 @@ use crate::error::PlanError;
 use crate::profile::Profile;
 use crate::profile::columns::{CHUNK, COLUMNS, Columns, MICROBATCH, REPEATS};
 use crate::profile::combine::{Combine, Lines, Measurer, combined};
+use crate::profile::dialect::{DecimalSigns, Text};
 use crate::profile::error::ProfileError;
+use crate::profile::header::Header;
 use crate::profile::left_out::leave_out;
-use crate::profile::line_feeds::LineFeeds;
 use crate::profile::measurement::Measurement;
 use crate::profile::microbatches;
 use crate::profile::parts::{Part, of_parts};
@@ -111,20 +117,28 @@ impl Profile {
 }
 
 fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
+    let text = Text::new(csv).map_err(|error| unreadable(error.into()))?;
     let mut reader = csv::ReaderBuilder::new();
-    let mut reader = reader.trim(csv::Trim::All).from_reader(LineFeeds::new(csv));
-    let header = reader.headers().map_err(unreadable)?.clone();
-    let columns = Columns::find(&header)?;
-    let ranks = columns.ranks(&header, combine)?;
+    reader.trim(csv::Trim::All).comment(Some(b'#')).delimiter(text.separator);
+    let mut reader = reader.from_reader(text.lines);
+    let header = Header::new(reader.headers().map_err(unreadable)?)?;
+    let names = header.names.clone();
+    let columns = Columns::find(header)?;
+    let ranks = columns.ranks(&names, combine)?;
+    let (numbers, mut signs) = (columns.numbers(), DecimalSigns::default());
 
     let mut tables: BTreeMap<(Stage, Instruction), Lines> = BTreeMap::new();
     let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
     for record in reader.records() {
         let record = record.map_err(unreadable)?;
-        if columns.is_left_out(&record) {
+        if columns.is_left_out(&record) || record.iter().all(str::is_empty) {
             continue;
         }
         let number = record.position().map_or(0, csv::Position::line);
+        let record = match text.separator {
+            b',' => record,
+            _ => signs.pointed(record, &numbers, number)?,
+        };
         let (stage, instruction, measured) = columns.read(&record, number)?;
         let repeats = columns.read_repeats(&record, number)?;
         let frequency = measured.frequency;

@@ -7,12 +7,64 @@ use pfo_vocabulary::{Instruction, Mhz, Stage};
 #[non_exhaustive]
 pub enum ProfileError {
     /// A header that lacks a column.
-    #[error("profile: no column \"{name}\" in the header \"{found}\"")]
+    #[error(
+        "profile: no column \"{name}\" in the header \"{found}\"; it must have stage, instruction, \
+         frequency (MHz), time (s) and energy (J), separated by commas, semicolons or tabs"
+    )]
     MissingColumn {
         /// The missing column.
         name: &'static str,
         /// The header.
         found: String,
+    },
+
+    /// A header with two columns that could be the same one.
+    #[error(
+        "profile: \"{first}\" and \"{second}\" could both be the column {name}; rename the one that it \
+         is to {name}"
+    )]
+    TwoColumns {
+        /// The name of the column.
+        name: &'static str,
+        /// What the header has first.
+        first: String,
+        /// What it has later.
+        second: String,
+    },
+
+    /// A column with a unit that its quantity does not have.
+    #[error("profile: the unit of the column \"{column}\" must be {expected}")]
+    WrongUnit {
+        /// The column as the header has it.
+        column: String,
+        /// The name of the column.
+        name: &'static str,
+        /// The units that there are.
+        expected: &'static str,
+    },
+
+    /// A number that has points and commas.
+    #[error(
+        "profile, line {line}: \"{value}\" has more than one decimal sign; write numbers without \
+         separators of thousands"
+    )]
+    DecimalSigns {
+        /// The line, counted from 1 at the header.
+        line: u64,
+        /// The number as it is written.
+        value: String,
+    },
+
+    /// Numbers with decimal points and numbers with decimal commas.
+    #[error(
+        "profile: numbers have decimal points in line {point} and decimal commas in line {comma}; \
+         write all of them with points"
+    )]
+    BothDecimalSigns {
+        /// The first line with a point.
+        point: u64,
+        /// The first line with a comma.
+        comma: u64,
     },
 
     /// A line that is not a CSV row with as many fields as the header.

@@ -5,7 +5,9 @@
 mod columns;
 pub(crate) mod combine;
 mod csv;
+mod dialect;
 pub(crate) mod error;
+mod header;
 pub(crate) mod left_out;
 mod line_feeds;
 pub(crate) mod measurement;
@@ -122,6 +124,28 @@ impl Profile {
             .get(stage.index())
             .and_then(|tables| tables.get(&instruction))
             .map_or(&[], Vec::as_slice)
+    }
+
+    /// The same profile with at most this many rows in each table, evenly spread over its clocks; the
+    /// lowest and the highest remain.
+    pub(crate) fn thinned(&self, most: usize) -> Self {
+        let thin = |rows: &Vec<Measurement>| {
+            let (last, count) = (rows.len() - 1, rows.len().min(most));
+            let kept = (0..count).map(|place| rows[place * last / (count - 1).max(1)]);
+            kept.collect::<Vec<_>>()
+        };
+        let mut thinned = self.clone();
+        for table in thinned.stages.iter_mut().flat_map(BTreeMap::values_mut) {
+            *table = thin(table);
+        }
+        let parts = self.each_part(|part| part.thinned(most));
+        thinned.with_parts(parts)
+    }
+
+    /// The number of rows of the longest table.
+    pub(crate) fn most_rows(&self) -> usize {
+        let tables = self.with_those_of_parts().flat_map(|profile| &profile.stages);
+        tables.flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or(0)
     }
 
     /// The same rows; their clocks must not be changed.

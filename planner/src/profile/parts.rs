@@ -27,7 +27,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// What is of both.
+    /// What belongs to both.
     pub fn of(chunk: Chunk, microbatch: Microbatch) -> Self {
         Self { chunk: Some(chunk), microbatch: Some(microbatch) }
     }

@@ -1,6 +1,6 @@
-//! Clocks that GPUs were asked for and did not hold, because of a power limit: each would measure
-//! what the clock measures that they really had. The lowest one that leads to it is as fast, and is
-//! the only one of them that a plan may have.
+//! Requested clocks that GPUs did not hold, because of a power limit: each would measure the same
+//! as the clock that they really had. The lowest one that leads to it is as fast, and is the only
+//! one of them that a plan may have.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ pub struct Unheld {
     pub stage: Stage,
     /// The instruction.
     pub instruction: Instruction,
-    /// The highest clock that was asked for.
+    /// The highest requested clock.
     pub highest: Mhz,
-    /// The highest one that is of use.
+    /// The highest useful one.
     pub useful: Mhz,
 }
 

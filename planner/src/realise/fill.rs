@@ -73,7 +73,7 @@ impl Realiser<'_> {
     }
 
     /// The same, but starts it as early as its predecessors allow, and finds the most watts that it
-    /// can still save. Later it can save no more, because its window only shrinks.
+    /// can still save. Later it cannot save more, because its window only shrinks.
     fn fill_from_before(&mut self, operation: usize, least_w: f64) {
         let start_s = self.earliest_start_s(operation);
         let window_s = self.latest_end_s[operation] - start_s;

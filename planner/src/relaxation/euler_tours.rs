@@ -2,7 +2,7 @@
 //!
 //! A tree is kept as its Euler tour: a linked list in which every event opens, then all that hangs
 //! from it, then it closes. What hangs from an event is a stretch of that list, so moving it takes
-//! four links, whatever its length, and visiting it takes no search.
+//! four links at any length, and visiting it takes no search.
 
 /// One of the two parts that a cut leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! In the middle of a step, a stage overlaps the forward of one chunk with the backward of the
 //! other. Where the profile has rows of such instructions of two, each is planned as one, with one
 //! clock. Otherwise the two are planned one after the other, forward first, as PyTorch runs them
-//! unless it is told how to overlap them. Towards both ends of the step, backwards are split, and
+//! unless it knows how to overlap them. Towards both ends of the step, backwards are split, and
 //! weight gradients fill the waits.
 
 use pfo_vocabulary::{Chunk, Stage};

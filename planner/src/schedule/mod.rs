@@ -8,6 +8,7 @@ mod early_recomputation;
 mod envpipe;
 mod gpipe;
 mod interleaved;
+mod looped_bfs;
 pub(crate) mod name;
 pub(crate) mod one_forward_one_backward;
 pub(crate) mod settings;
@@ -59,7 +60,9 @@ impl Schedule {
             Self::DualPipeV => return dualpipe_v::order(n, m, has_both()),
             Self::DualPipe => return dualpipe::order(n, m, has_both()),
             Self::EnvPipe => envpipe::orders(profile, m, &settings.memory_limits)?,
-            Self::Interleaved => interleaved::orders(n, m, settings.chunks)?,
+            Self::Interleaved => interleaved::orders(n, m, settings)?,
+            Self::InterleavedZeroBubble => interleaved::zero_bubble(n, m, settings)?,
+            Self::LoopedBfs => vec![looped_bfs::order(m, settings.chunks)?; usize::from(n)],
             Self::Custom => {
                 return Err(PlanError::BadArgument {
                     name: "the schedule",
@@ -107,7 +110,8 @@ impl Schedule {
             // Of both chunks; so many backwards are split.
             Self::DualPipeV => 4 * m + (2 * usize::from(num_stages)).saturating_sub(1),
             Self::DualPipe => 2 * m + usize::from(num_stages).saturating_sub(1),
-            Self::Interleaved => 2 * m * usize::from(Settings::default().chunks),
+            Self::Interleaved | Self::LoopedBfs => 2 * m * usize::from(Settings::default().chunks),
+            Self::InterleavedZeroBubble => 3 * m * usize::from(Settings::default().chunks),
             Self::Custom => 0,
         }
     }
@@ -130,6 +134,15 @@ mod tests {
         let message = "2f2b".parse::<Schedule>().unwrap_err().to_string();
         assert!(message.contains("2f2b") && message.contains("1f1b"), "{message}");
         assert!(message.contains("zb-h1"), "{message}");
+    }
+
+    #[test]
+    fn a_name_in_other_letters_is_refused_with_the_right_one() {
+        for (name, meant) in [("1F1B", "1f1b"), ("ZB_V", "zb-v"), ("GPipe", "gpipe")] {
+            let message = name.parse::<Schedule>().unwrap_err().to_string();
+            assert!(message.contains(&format!("did you mean \"{meant}\"?")), "{message}");
+        }
+        assert!(!"2f2b".parse::<Schedule>().unwrap_err().to_string().contains("mean"));
     }
 
     #[test]

@@ -30,15 +30,19 @@ pub enum Schedule {
     DualPipeV,
     /// DualPipe over two copies of the model, from both ends; half of the microbatches go each way.
     DualPipe,
-    /// 1F1B over several model chunks of each stage, in Megatron-LM's order.
+    /// 1F1B over several model chunks of each stage, in the order of Megatron-LM and PyTorch.
     Interleaved,
+    /// The same with separate input and weight gradients, in PyTorch's order.
+    InterleavedZeroBubble,
+    /// Every forward of a model chunk, then those of the next; backwards in reverse.
+    LoopedBfs,
     /// An order from a file: see [`crate::Order`].
     Custom,
 }
 
 impl Schedule {
     /// Every schedule that this version knows.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::OneForwardOneBackward,
         Self::GPipe,
         Self::EarlyRecomputation,
@@ -48,6 +52,8 @@ impl Schedule {
         Self::DualPipeV,
         Self::DualPipe,
         Self::Interleaved,
+        Self::InterleavedZeroBubble,
+        Self::LoopedBfs,
         Self::Custom,
     ];
 
@@ -63,6 +69,8 @@ impl Schedule {
             Self::DualPipeV => "dualpipe-v",
             Self::DualPipe => "dualpipe",
             Self::Interleaved => "interleaved-1f1b",
+            Self::InterleavedZeroBubble => "interleaved-zero-bubble",
+            Self::LoopedBfs => "looped-bfs",
             Self::Custom => "custom",
         }
     }
@@ -70,8 +78,20 @@ impl Schedule {
 
 /// A schedule name that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown schedule \"{0}\" (known: {names})", names = Schedule::ALL.map(Schedule::name).join(", "))]
-pub struct UnknownSchedule(String);
+#[error("unknown schedule \"{name}\"{} (known: {})", suggested(*meant), names())]
+pub struct UnknownSchedule {
+    name: String,
+    /// The one that is written in other letters.
+    meant: Option<&'static str>,
+}
+
+fn suggested(meant: Option<&'static str>) -> String {
+    meant.map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"))
+}
+
+fn names() -> String {
+    Schedule::ALL.map(Schedule::name).join(", ")
+}
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,10 +103,11 @@ impl FromStr for Schedule {
     type Err = UnknownSchedule;
 
     fn from_str(name: &str) -> Result<Self, UnknownSchedule> {
-        Self::ALL
-            .into_iter()
-            .find(|schedule| schedule.name() == name)
-            .ok_or_else(|| UnknownSchedule(excerpt(name)))
+        let known = |name: &str| Self::ALL.into_iter().find(|schedule| schedule.name() == name);
+        known(name).ok_or_else(|| UnknownSchedule {
+            name: excerpt(name),
+            meant: known(&name.to_lowercase().replace(['_', ' '], "-")).map(Self::name),
+        })
     }
 }
 

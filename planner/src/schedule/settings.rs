@@ -10,8 +10,16 @@ pub struct Settings {
     /// For schedule `envpipe`: the number of activations that a stage can keep beyond those of
     /// 1F1B. Empty for no limit, one number for all stages, or one for each.
     pub memory_limits: Vec<u32>,
-    /// For schedule `interleaved-1f1b`: the number of model chunks of a stage.
+    /// For schedules `interleaved-1f1b`, `interleaved-zero-bubble` and `looped-bfs`: the number of
+    /// model chunks of a stage.
     pub chunks: u16,
+    /// For schedule `interleaved-1f1b`: how many microbatches go through a chunk before the next one
+    /// begins, Megatron's `microbatch_group_size_per_vp_stage`. Without it, as many as PyTorch takes:
+    /// of `M` microbatches on `N` stages `M / max(1, M / N)`, which is `N` for every multiple of it.
+    pub microbatch_group: Option<u32>,
+    /// For schedule `interleaved-1f1b`: whether each stage runs one more forward ahead, as Megatron
+    /// does with `overlap_moe_expert_parallel_comm`.
+    pub extra_warm_up: bool,
     /// Delays between instructions and between clocks.
     pub delays: Delays,
     /// Instructions whose time does not depend on the clock and that ranks report in addition to
@@ -23,6 +31,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { memory_limits: Vec::new(), chunks: 2, delays: Delays::default(), fixed: Vec::new() }
+        Self {
+            memory_limits: Vec::new(),
+            chunks: 2,
+            microbatch_group: None,
+            extra_warm_up: false,
+            delays: Delays::default(),
+            fixed: Vec::new(),
+        }
     }
 }

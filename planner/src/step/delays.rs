@@ -19,9 +19,9 @@ pub struct Delays {
     pub switch_latency_s: f64,
     /// The same by the clock that is set, where that is known; where it is empty, all take as long.
     pub latency_by_clock: LatencyByClock,
-    /// For how long the call that sets a clock blocks. What is asked for meanwhile waits until it
-    /// returns, and only the newest clock is set then. It may be longer than the switching latency:
-    /// some drivers return long after the clock is in force.
+    /// For how long the call that sets a clock blocks. Requests meanwhile wait until it returns,
+    /// and only the newest clock is set then. It may be longer than the switching latency: some
+    /// drivers return long after the clock is in force.
     pub set_call_s: f64,
     /// For how long a change of clocks holds up what the instruction before it hands on, and the
     /// next one: some drivers keep transfers waiting while they set a clock.
@@ -114,8 +114,8 @@ impl Delays {
         self.set_call_s > 0.0 || self.held_up_s > 0.0
     }
 
-    /// How long before a wait with a clock of its own is expected to end the next instruction's clock
-    /// is asked for, in seconds: its latency, and a margin for waits that end early.
+    /// How long before the expected end of a wait with a clock of its own the next instruction's
+    /// clock is requested, in seconds: its latency, and a margin for waits that end early.
     pub(crate) fn early_s(latency_s: f64) -> f64 {
         const MARGIN_SHARE: f64 = 0.25;
         const LEAST_MARGIN_S: f64 = 0.002;

@@ -12,6 +12,7 @@ pub(crate) mod operation;
 pub(crate) mod order;
 mod order_file;
 pub(crate) mod overlap;
+mod peer_orders;
 pub(crate) mod placement;
 pub(crate) mod precedence;
 pub(crate) mod recorded;

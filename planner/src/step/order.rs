@@ -2,6 +2,7 @@
 
 use pfo_vocabulary::{Chunk, Instruction, Stage, Unit};
 
+use crate::profile::Profile;
 use crate::step::dependencies::{Dependency, StageUnit};
 use crate::step::overlap::{OverlappedForward, Overlaps};
 use crate::step::placement::Placement;
@@ -55,6 +56,31 @@ impl Order {
     /// The number of microbatches of a step.
     pub fn num_microbatches(&self) -> u32 {
         self.num_microbatches
+    }
+
+    /// The order in which instructions of two that a profile lacks are two, forward first. An order that
+    /// says itself what waits for what names them, and remains.
+    pub(crate) fn with_pairs_as_measured(&self, profile: &Profile) -> Self {
+        let mut order = self.clone();
+        if !self.dependencies.is_empty() {
+            return order;
+        }
+        for (stage, units) in (0..).map(Stage).zip(&mut order.stages) {
+            if !profile.table(stage, Instruction::ForwardBackward).is_empty() {
+                continue;
+            }
+            let apart = units.iter().flat_map(|&unit| {
+                match order.overlaps.remove(&StageUnit::new(stage, unit)) {
+                    Some(forward) => {
+                        let backward = Unit { instruction: Instruction::Backward, ..unit };
+                        vec![forward.unit(), backward]
+                    }
+                    None => vec![unit],
+                }
+            });
+            *units = apart.collect();
+        }
+        order
     }
 
     /// Every instruction, stage by stage.

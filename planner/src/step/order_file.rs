@@ -48,16 +48,21 @@ struct Document {
 /// One instruction of a stage.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+pub(super) struct Entry {
     instruction: Instruction,
     microbatch: Microbatch,
     #[serde(default, skip_serializing_if = "Chunk::is_first")]
     chunk: Chunk,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    forward: Option<OverlappedForward>,
+    pub(super) forward: Option<OverlappedForward>,
 }
 
 impl Entry {
+    pub(super) fn of(unit: Unit, forward: Option<OverlappedForward>) -> Self {
+        let Unit { instruction, microbatch, chunk } = unit;
+        Self { instruction, microbatch, chunk, forward }
+    }
+
     fn unit(&self) -> Unit {
         let &Self { instruction, microbatch, chunk, .. } = self;
         Unit { instruction, chunk, microbatch }
@@ -72,11 +77,7 @@ impl Order {
     /// once backward, or a dependency names an instruction that no stage runs.
     pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
         if bytes.len() > Plan::MAX_JSON_BYTES {
-            let (size, most) = (bytes.len(), Plan::MAX_JSON_BYTES);
-            return Err(refused(
-                "the file",
-                format!("it has {size} bytes, at most {most} are read"),
-            ));
+            return Err(too_large(bytes.len()));
         }
         let document: Document = serde_json::from_slice(bytes)
             .map_err(|error| refused("the file", shortened(&error.to_string())))?;
@@ -84,33 +85,7 @@ impl Order {
             let found = excerpt(&document.format);
             return Err(refused("format", format!("\"{found}\", this version reads \"{FORMAT}\"")));
         }
-        if !(1..=usize::from(limits::STAGES)).contains(&document.stages.len()) {
-            let (count, most) = (document.stages.len(), limits::STAGES);
-            return Err(refused("stages", format!("{count} are listed, must be 1 to {most}")));
-        }
-        let entries = document.stages.iter().flatten();
-        let forwards = entries.clone().filter_map(|entry| entry.forward);
-        let last = entries.map(|entry| entry.microbatch).chain(forwards.map(|of| of.microbatch));
-        let num_microbatches = last
-            .max()
-            .filter(|last| last.0 < limits::MICROBATCHES)
-            .map(|last| last.0 + 1)
-            .ok_or_else(|| refused("the file", "it must have 1 to 65536 microbatches".into()))?;
-        let mut order = Self::plain(Vec::new(), num_microbatches, document.placement);
-        order.transfer_time_s = document.transfer_time_s;
-        Delays { transfer_time_s: order.transfer_time_s.unwrap_or(0.0), ..Delays::default() }
-            .check()?;
-        for (stage, entries) in (0..).map(Stage).zip(&document.stages) {
-            let run = entries.iter().map(|entry| (entry.unit(), entry.forward));
-            check_order(run.clone(), num_microbatches, order.placement).map_err(
-                |Misordered { instruction, problem }| match instruction {
-                    Some(index) => refused(&format!("stage {stage}, instruction {index}"), problem),
-                    None => refused(&format!("stage {stage}"), problem),
-                },
-            )?;
-            order.overlaps.extend(overlaps_on(stage, run));
-            order.stages.push(entries.iter().map(Entry::unit).collect());
-        }
+        let mut order = checked(document.stages, document.placement, document.transfer_time_s)?;
         order.dependencies = document.dependencies;
         check_dependencies(order.units(), &order.dependencies).map_err(
             |BadDependency { number, problem }| refused(&format!("dependency {number}"), problem),
@@ -120,12 +95,7 @@ impl Order {
 
     /// The order as a file, one instruction per line, which [`Order::from_json`] reads.
     pub fn to_json(&self) -> String {
-        let entry = |stage: Stage, unit: Unit| Entry {
-            instruction: unit.instruction,
-            microbatch: unit.microbatch,
-            chunk: unit.chunk,
-            forward: self.overlapped(stage, unit),
-        };
+        let entry = |stage: Stage, unit: Unit| Entry::of(unit, self.overlapped(stage, unit));
         let stages = (0..).map(Stage).zip(&self.stages).map(|(stage, units)| {
             let entries = units.iter().map(|&unit| format!("    {}", json!(entry(stage, unit))));
             format!("  [\n{}\n  ]", entries.collect::<Vec<_>>().join(",\n"))
@@ -146,7 +116,51 @@ impl Order {
     }
 }
 
-fn refused(place: &str, problem: String) -> PlanError {
+/// The order of stages that run these instructions, which wait by the rule.
+///
+/// # Errors
+/// If there are too many or no stages or microbatches, the time is impossible, or a stage does not run
+/// every microbatch once forward and once backward.
+pub(super) fn checked(
+    stages: Vec<Vec<Entry>>,
+    placement: Placement,
+    transfer_time_s: Option<f64>,
+) -> Result<Order, PlanError> {
+    if !(1..=usize::from(limits::STAGES)).contains(&stages.len()) {
+        let (count, most) = (stages.len(), limits::STAGES);
+        return Err(refused("stages", format!("{count} are listed, must be 1 to {most}")));
+    }
+    let entries = stages.iter().flatten();
+    let forwards = entries.clone().filter_map(|entry| entry.forward);
+    let last = entries.map(|entry| entry.microbatch).chain(forwards.map(|of| of.microbatch));
+    let num_microbatches = last
+        .max()
+        .filter(|last| last.0 < limits::MICROBATCHES)
+        .map(|last| last.0 + 1)
+        .ok_or_else(|| refused("the file", "it must have 1 to 65536 microbatches".into()))?;
+    let mut order = Order::plain(Vec::new(), num_microbatches, placement);
+    order.transfer_time_s = transfer_time_s;
+    Delays { transfer_time_s: transfer_time_s.unwrap_or(0.0), ..Delays::default() }.check()?;
+    for (stage, entries) in (0..).map(Stage).zip(&stages) {
+        let run = entries.iter().map(|entry| (entry.unit(), entry.forward));
+        check_order(run.clone(), num_microbatches, placement).map_err(
+            |Misordered { instruction, problem }| match instruction {
+                Some(index) => refused(&format!("stage {stage}, instruction {index}"), problem),
+                None => refused(&format!("stage {stage}"), problem),
+            },
+        )?;
+        order.overlaps.extend(overlaps_on(stage, run));
+        order.stages.push(entries.iter().map(Entry::unit).collect());
+    }
+    Ok(order)
+}
+
+pub(super) fn too_large(size: usize) -> PlanError {
+    let most = Plan::MAX_JSON_BYTES;
+    refused("the file", format!("it has {size} bytes, at most {most} are read"))
+}
+
+pub(super) fn refused(place: &str, problem: String) -> PlanError {
     PlanError::OrderFile { place: place.to_owned(), problem }
 }
 

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Every chunk leads from the first stage to the last, where the next one goes on at the first.
+    /// Every chunk leads from the first stage to the last, where the next one continues at the
+    /// first.
     #[default]
     Loop,
-    /// Chunk 0 leads from the first stage to the last, chunk 1 goes on back to the first, and so on.
+    /// Chunk 0 leads from the first stage to the last, chunk 1 leads back to the first, and so on.
     V,
     /// Each chunk is a copy of the whole model: those of even number lead from the first stage to the
     /// last, the others from the last to the first. A microbatch runs on one of them.

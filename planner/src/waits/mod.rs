@@ -2,7 +2,7 @@
 //!
 //! A GPU that waits for its neighbour draws less at a low clock. Where a wait is long enough for
 //! two changes, it gets the clock at which waiting draws least, and the next instruction's clock is
-//! asked for before the wait ends, so that no instruction is late. [`power`] is what waiting draws,
+//! requested before the wait ends, so that no instruction is late. [`power`] is what waiting draws,
 //! and [`per_stage`] says that of which stage.
 
 pub(crate) mod per_stage;

@@ -52,6 +52,20 @@ pub enum Finding {
         /// The number of rows.
         found: usize,
     },
+    /// More rows than a frontier holds.
+    ManyFrequencies {
+        /// The number of rows.
+        found: usize,
+        /// The number of them that are planned with.
+        planned: usize,
+    },
+    /// More power than a GPU draws.
+    Powerful {
+        /// The power of a row, in watts.
+        power_w: f64,
+        /// Its energy as it was read, in joules.
+        energy_j: f64,
+    },
     /// A part of the range without measurements.
     Gap {
         /// The last clock before the gap.
@@ -139,9 +153,20 @@ impl fmt::Display for Finding {
                 f,
                 "clocks above {useful_mhz}, up to {highest_mhz}, were not held and are not planned"
             ),
+            Self::FewFrequencies { found: 1 } => {
+                f.write_str("only one frequency, so nothing to choose from; measure more")
+            }
             Self::FewFrequencies { found } => {
                 write!(f, "only {found} frequencies to choose from; measure more")
             }
+            Self::ManyFrequencies { found, planned } => {
+                write!(f, "{planned} of its {found} frequencies are planned with, evenly spread")
+            }
+            Self::Powerful { power_w, energy_j } => write!(
+                f,
+                "draws {power_w:.0} W, more than a GPU does; if {energy_j} are watts, name the column \
+                 power instead of energy"
+            ),
             Self::Gap { from_mhz, to_mhz } => {
                 write!(f, "nothing was measured between {from_mhz} and {to_mhz}")
             }

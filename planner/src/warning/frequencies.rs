@@ -2,6 +2,7 @@
 
 use pfo_vocabulary::Mhz;
 
+use crate::limits;
 use crate::profile::Profile;
 use crate::profile::Table;
 use crate::profile::measurement::Measurement;
@@ -28,6 +29,9 @@ pub(super) fn warnings(profile: &Profile) -> Vec<Warning> {
         let mut warn = |finding| warnings.push(Warning { stage, instruction, finding });
         if rows.len() <= FEW {
             warn(Finding::FewFrequencies { found: rows.len() });
+        }
+        if rows.len() > limits::TABLE_ROWS {
+            warn(Finding::ManyFrequencies { found: rows.len(), planned: limits::TABLE_ROWS });
         }
         let others: Vec<&[Measurement]> = tables
             .iter()

@@ -1,7 +1,7 @@
 //! What looks wrong in a profile that can still be planned with.
 //!
 //! Findings are for the person who measured; planning continues. Instructions of fixed time are not
-//! checked: all their rows measure the same, whatever the clock.
+//! checked: all their rows measure the same at any clock.
 
 pub(crate) mod finding;
 mod frequencies;

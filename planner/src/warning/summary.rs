@@ -52,6 +52,8 @@ fn size(finding: &Finding) -> f64 {
         }
         Finding::Unheld { useful_mhz, .. } => -f64::from(useful_mhz.0),
         Finding::FewFrequencies { found } => -(*found as f64),
+        Finding::ManyFrequencies { found, .. } => *found as f64,
+        Finding::Powerful { power_w, .. } => *power_w,
         Finding::Gap { from_mhz, to_mhz } => f64::from(to_mhz.0 - from_mhz.0),
         Finding::NarrowRange { from_mhz, to_mhz, .. } => -f64::from(to_mhz.0 - from_mhz.0),
         Finding::Outlier { measured, expected, .. } => off(*measured, *expected),

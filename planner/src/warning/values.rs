@@ -4,6 +4,7 @@ use crate::noise::{EXPLAINED, NOISY, Outlier, Smoothed, curve, level, outliers};
 use crate::profile::Profile;
 use crate::profile::Table;
 use crate::profile::left_out::LeftOut;
+use crate::profile::measurement::Measurement;
 use crate::profile::median::median;
 use crate::profile::quantity::Quantity;
 use crate::warning::finding::{Finding, Warning};
@@ -15,6 +16,13 @@ const ORDINARY: f64 = 0.02;
 /// An instruction of a pipeline takes milliseconds to some seconds. With times in ms and energies in mJ, its
 /// power looks right: only its time gives the mistake away.
 const LONG_S: f64 = 20.0;
+
+/// No single GPU draws as much: GB300 has a limit of 1,400 W. A row that adds up several may.
+const POWERFUL_W: f64 = 2000.0;
+
+fn power_w(row: &Measurement) -> f64 {
+    Quantity::Power.of(row)
+}
 
 impl Warning {
     pub(super) fn left_out(left_out: &LeftOut) -> Self {
@@ -38,6 +46,11 @@ pub(super) fn warnings(measured: &Profile, smoothed: &[Smoothed]) -> Vec<Warning
         let shortest_s = rows.iter().map(|row| row.time_s).fold(f64::INFINITY, f64::min);
         if shortest_s > LONG_S {
             let finding = Finding::Long { shortest_s };
+            warnings.push(Warning { stage, instruction, finding });
+        }
+        let by_power = |a: &&Measurement, b: &&Measurement| power_w(a).total_cmp(&power_w(b));
+        if let Some(row) = rows.iter().max_by(by_power).filter(|row| power_w(row) > POWERFUL_W) {
+            let finding = Finding::Powerful { power_w: power_w(row), energy_j: row.energy_j };
             warnings.push(Warning { stage, instruction, finding });
         }
         for quantity in Quantity::BOTH {
@@ -107,6 +120,21 @@ mod tests {
         }
         let profile = Profile::from_csv(csv.as_bytes()).unwrap();
         summarised(&warnings(&profile, &[]))
+    }
+
+    #[test]
+    fn watts_in_the_column_of_joules_are_asked_about() {
+        let csv = |energy: f64| {
+            format!("stage,instruction,frequency,time,energy\n0,forward,1400,0.05,{energy}\n")
+        };
+        let lines = |energy| {
+            let profile = Profile::from_csv(csv(energy).as_bytes()).unwrap();
+            summarised(&warnings(&profile, &[]))
+        };
+        assert_eq!(lines(20.0), [""; 0]);
+        let [line] = &lines(360.0)[..] else { panic!("{:?}", lines(360.0)) };
+        assert!(line.contains("draws 7200 W") && line.contains("if 360 are watts"), "{line}");
+        assert!(line.contains("power instead of energy"), "{line}");
     }
 
     #[test]

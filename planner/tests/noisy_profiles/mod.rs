@@ -17,7 +17,7 @@ const INSTRUCTIONS: [Instruction; 8] = [
     Instruction::OptimizerStep,
 ];
 
-/// Profiles of so many stages, with up to so many clocks of each instruction.
+/// Profiles of this number of stages, with up to this number of clocks of each instruction.
 pub(crate) fn profiles(
     stages: RangeInclusive<usize>,
     clocks: usize,

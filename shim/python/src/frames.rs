@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use serde::Serialize;
 
 pyo3::create_exception!(
-    pfo_gpu._native,
+    pfo_gpu,
     NodeError,
     PyRuntimeError,
     "A daemon of the node that does not answer, or what it refuses; the message says what to do about it."

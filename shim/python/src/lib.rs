@@ -5,6 +5,7 @@ mod frames;
 mod instruction;
 mod place;
 mod planner;
+mod reporter;
 mod session;
 mod timing;
 
@@ -23,6 +24,8 @@ mod _native {
     use crate::planner::error::PlanError;
     #[pymodule_export]
     use crate::planner::{Bound, Frontier, Pipeline, Plan, Profile};
+    #[pymodule_export]
+    use crate::reporter::{InstructionCall, Reported, Reporter};
     #[pymodule_export]
     use crate::session::{Counters, Problem, Session};
 

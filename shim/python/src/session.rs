@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use pfo::{Call, DescriptionError, DpRank, Gpu, Rank, RankDescription, Stage, Told, TpRank};
@@ -92,6 +92,8 @@ impl Counters {
 #[pyclass(frozen, subclass, module = "pfo_gpu._native")]
 pub(crate) struct Session {
     timed: RwLock<Option<Arc<Timed>>>,
+    /// The counters of a session that is over, and the calls that a graph captured.
+    last: Mutex<(pfo::Counters, u64)>,
     place: Place,
     /// Steps whose beginning could not be timed.
     untimed_steps: AtomicU64,
@@ -108,10 +110,24 @@ impl Session {
         let mut place = self.timed.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *place, session);
         drop(place);
+        if let Some(before) = &before {
+            let mut counters = before.session().counters();
+            counters.connected = false;
+            *self.last() = (counters, before.captured());
+        }
         drop(before);
     }
 
-    fn tell(&self, call: Call, at: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<()> {
+    fn last(&self) -> MutexGuard<'_, (pfo::Counters, u64)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tell(
+        &self,
+        call: Call,
+        at: Option<&Bound<'_, PyAny>>,
+        py: Python<'_>,
+    ) -> PyResult<()> {
         let Some(session) = self.open() else {
             return Ok(());
         };
@@ -143,7 +159,12 @@ impl Session {
     #[new]
     #[pyo3(signature = (*_arguments, **_named_arguments))]
     fn new(_arguments: &Bound<'_, PyTuple>, _named_arguments: Option<&Bound<'_, PyDict>>) -> Self {
-        Self { timed: RwLock::new(None), place: Place::default(), untimed_steps: AtomicU64::new(0) }
+        Self {
+            timed: RwLock::new(None),
+            last: Mutex::default(),
+            place: Place::default(),
+            untimed_steps: AtomicU64::new(0),
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a description in one call, by keywords only")]
@@ -268,16 +289,16 @@ impl Session {
         Some(self.open()?.session().lease()?.gpu_uuid.to_string())
     }
 
-    /// What became of the events so far.
+    /// What became of the events so far; once the session is over, what had become of them.
     #[getter]
     fn counters(&self) -> Counters {
-        let open = self.open();
-        let counters = open.as_ref().map(|open| open.session().counters()).unwrap_or_default();
+        let now = self.open().map(|open| (open.session().counters(), open.captured()));
+        let (counters, captured) = now.unwrap_or_else(|| *self.last());
         Counters {
             sent: counters.sent,
             dropped: counters.dropped,
             untimed: counters.untimed,
-            captured: open.map_or(0, |open| open.captured()),
+            captured,
             misplaced: counters.misplaced,
             reconnects: counters.reconnects,
             connected: counters.connected,

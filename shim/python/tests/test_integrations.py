@@ -21,7 +21,7 @@ import pfo_gpu.integrations.huggingface
 import pfo_gpu.integrations.lightning
 import pfo_gpu.integrations.megatron_bridge
 import pfo_gpu.integrations.pipelining
-import pfo_gpu.integrations.telling
+import pfo_gpu.integrations.reporting
 import pfo_gpu.integrations.torchtitan
 from pfo_gpu.integrations import releases
 from pfo_gpu.integrations.replicas import of_group, of_mesh
@@ -167,6 +167,147 @@ def test_a_step_in_which_nothing_was_reported_is_one_warning(followed, warnings)
     assert "tested: 2.14.1 to 2.15.0" in warnings()[0]
 
 
+class Full(Schedule):
+    """A schedule of PyTorch's whose step runs what it is given, by another method that a trainer may call, too."""
+
+    def __init__(self, microbatches=2, stages=None):
+        self._stages, self._n_microbatches, self._has_backward = stages or [Stage(0)], microbatches, True
+
+    def step(self, run=None):
+        return self._step_microbatches(run)
+
+    def _step_microbatches(self, run=None):
+        return (run or self.whole)()
+
+    def eval(self, run=None):
+        self._has_backward = False
+        try:
+            return self.step(run)
+        finally:
+            self._has_backward = True
+
+    def whole(self):
+        for index in range(self._n_microbatches):
+            for stage in self._stages:
+                stage.forward_one_chunk(index)
+                stage.backward_one_chunk(index)
+
+
+@pytest.fixture
+def full(recorder):
+    schedule = Full()
+    with pfo_gpu.integrations.pipelining.follow(schedule):
+        yield schedule
+
+
+WHOLE = [f"{end}{name} {index}" for index in (0, 1) for name in ("forward", "backward") for end in ("", "end of ")]
+
+
+def test_what_a_step_does_not_report_is_one_warning_that_names_it(full, warnings):
+    stage = full._stages[0]
+    for _ in range(3):
+        full.step(lambda: [stage.backward_one_chunk(index) for index in (0, 1)])
+    (warning,) = warnings()
+    assert "2 of 2 forwards are missing" in warning and "tested: 2.14.1 to 2.15.0" in warning
+
+
+def test_what_a_step_reports_twice_is_one_warning_that_names_it(full, warnings):
+    for _ in range(2):
+        full.step(lambda: [full.whole(), full._stages[0].forward_one_chunk(0)])
+    (warning,) = warnings()
+    assert "3 forwards were reported where 2 run" in warning
+
+
+def test_a_weight_part_that_is_not_reported_is_one_warning(full, warnings):
+    stage = full._stages[0]
+    full.step(lambda: [stage.forward_one_chunk(0), stage.forward_one_chunk(1), *(
+        stage.backward_one_chunk(index, full_backward=False) for index in (0, 1)
+    )])
+    (warning,) = warnings()
+    assert "2 of 2 weight parts of split backwards are missing" in warning
+
+
+def test_a_stage_that_was_changed_after_follow_is_named(full, warnings):
+    full._stages[0].forward_one_chunk = lambda index: index
+    full.step()
+    (warning,) = warnings()
+    assert "something has replaced forward_one_chunk of stage 0: call follow afterwards" in warning
+
+
+def test_a_step_that_fails_is_not_accounted_for(full, warnings):
+    def fail():
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        full.step(fail)
+    full.step()
+    assert not warnings()
+
+
+@pytest.mark.parametrize("how", ["the other method", "taken before"])
+def test_a_step_counts_however_it_is_run(recorder, warnings, how):
+    schedule = Full()
+    step = schedule._step_microbatches if how == "the other method" else schedule.step
+    with pfo_gpu.integrations.pipelining.follow(schedule):
+        (schedule._step_microbatches if how == "the other method" else step)()
+        schedule.step()
+    told = [f"step {number}" for number in (0, 1)]
+    recorder.expect(told[0], *WHOLE, f"end of {told[0]}", told[1], *WHOLE, f"end of {told[1]}", "goodbye")
+    assert not warnings()
+
+
+def test_an_evaluation_by_a_method_taken_before_is_not_told(recorder, warnings):
+    schedule = Full()
+    evaluate = schedule.eval
+    with pfo_gpu.integrations.pipelining.follow(schedule):
+        evaluate()
+        schedule.step()
+    recorder.expect("step 0", *WHOLE, "end of step 0", "goodbye")
+    assert not warnings()
+
+
+def test_a_stage_that_computes_outside_a_step_is_one_warning(full, recorder, warnings):
+    for _ in range(2):
+        full.whole()
+    (warning,) = warnings()
+    assert "computes a forward outside the steps that are followed" in warning
+    full.step()
+    recorder.expect("step 0", *WHOLE, "end of step 0")
+
+
+def test_a_stage_that_computes_outside_a_step_without_gradients_is_an_evaluation(full, monkeypatch, warnings):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=None, is_grad_enabled=lambda: False))
+    full.whole()
+    assert not warnings()
+
+
+def test_the_schedule_of_a_runtime_is_followed_in_its_place(recorder, warnings):
+    class Runtime:
+        def __init__(self, schedule):
+            self.schedule = schedule
+
+        def step(self):
+            return self.schedule.step()
+
+    runtime = Runtime(Full())
+    with pfo_gpu.integrations.pipelining.follow(runtime) as session:
+        assert pfo_gpu.integrations.pipelining.follow(runtime) is session
+        runtime.step()
+    recorder.expect("step 0", *WHOLE, "end of step 0", "goodbye")
+    assert not warnings()
+
+
+def test_a_microbatch_that_is_given_by_name_is_counted(full, recorder):
+    class Named(Stage):
+        def forward_one_chunk(self, fwd_chunk_id):
+            return fwd_chunk_id
+
+    schedule = Full(1, [Named(0)])
+    with pfo_gpu.integrations.pipelining.follow(schedule):
+        schedule.step(lambda: schedule._stages[0].forward_one_chunk(fwd_chunk_id=5))
+    recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0", "goodbye", connection=1)
+
+
 class Kind(enum.Enum):
     """PyTorch's kinds of actions."""
 
@@ -178,7 +319,7 @@ class Pairs(Schedule):
     """A schedule that pairs forwards with backwards, as PyTorch runs it."""
 
     def __init__(self, stages):
-        self._stages, self._n_microbatches = stages, 4
+        self._stages = stages
         self._comp_type_to_function_map = {}
 
     def register_custom_function(self, computation_type, custom_function):
@@ -244,9 +385,7 @@ def test_a_pair_that_overlaps_is_one_instruction_with_the_name_of_its_backward(r
     with pfo_gpu.integrations.pipelining.follow(schedule):
         if not before:
             schedule.register_custom_function(Kind.OVERLAP_F_B, overlapping(schedule))
-        schedule.register_custom_function(Kind.FORWARD, schedule.run_forward)
         schedule.step(PAIRS)
-        assert schedule._comp_type_to_function_map[Kind.FORWARD] == schedule.run_forward
     recorder.expect(
         "step 0",
         "forward_backward 1 of chunk 1",
@@ -329,6 +468,8 @@ class SendActivation:
 
 class Engine:
     """An engine of DeepSpeed, which runs one instruction of each kind that its map has."""
+
+    micro_batches = None
 
     def _exec(self, buffer_id):
         return self, buffer_id
@@ -438,8 +579,8 @@ def test_schedules_that_share_a_stage_and_an_optimizer_put_nothing_around_what_i
     session.close()
     stepped = ["optimizer_step 0", "end of optimizer_step 0", "end of step 0", "goodbye"]
     recorder.expect("step 0", *stepped, connection=0 if shared else 5)
-    told = pfo_gpu.integrations.telling.told_of(optimizer.step)
-    assert told.run.__func__ is Optimizer.step and not pfo_gpu.integrations.telling.told_of(told.run)
+    told = pfo_gpu.integrations.reporting.reported_of(optimizer.step)
+    assert told.run.__func__ is Optimizer.step and not pfo_gpu.integrations.reporting.reported_of(told.run)
     assert len(warnings()) == 1 and "ran no forward" in warnings()[0]
 
 
@@ -463,6 +604,7 @@ class Counting(Schedule):
 
     def __init__(self):
         self.steps, self._stage, self._n_microbatches, self.optimizer = 0, Stage(0), 1, Optimizer()
+        self._has_backward = False
 
     def step(self):
         self.steps += 1
@@ -734,14 +876,14 @@ def test_what_an_accelerator_prepares_later_is_followed_too_and_once(recorder):
     for again in (False, True):
         accelerator._models.clear(), accelerator._optimizers.clear()
         model, optimizer = accelerator.prepare(Hooked(), Optimizer())
-        telling = pfo_gpu.integrations.telling.telling_of(optimizer.step)
-        assert len(model.hooks) == 2 and telling.session is session
+        reporter = pfo_gpu.integrations.reporting.reporter_of(optimizer.step)
+        assert len(model.hooks) == 2 and reporter.session is session
         if again:
             assert follow(accelerator) is session and len(model.hooks) == 2
         else:
             session.close()
             session = follow(accelerator)
-            assert telling.session is session
+            assert reporter.session is session
     session.close()
 
 
@@ -785,9 +927,9 @@ def test_a_release_is_within_the_range_or_not(release, tested):
     assert releases.is_tested("torch", release) is tested
 
 
-def test_a_torchtitan_trainer_without_a_pipeline_is_one_warning(recorder, warnings):
+def test_what_is_no_torchtitan_trainer_is_one_warning(recorder, warnings):
     assert pfo_gpu.integrations.torchtitan.follow(SimpleNamespace()) is None
-    assert "torchtitan is not followed" in warnings()[0] and "no pipeline" in warnings()[0]
+    assert "torchtitan is not followed" in warnings()[0]
     assert recorder.said == []
 
 

@@ -165,8 +165,31 @@ def test_a_number_of_microbatches_that_gets_lost_while_training_raises_nothing(c
     recorder.expect("step 0", *STEP, "end of step 0")
 
 
-def test_a_graph_of_the_full_iteration_is_refused_with_the_reason(config, recorder, warnings):
-    config.cuda_graph_scope = ["<CudaGraphScope.full_iteration: 1>"]
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        {"cuda_graph_scope": ["<CudaGraphScope.full_iteration: 1>"]},
+        {"cuda_graph_scope": "full_iteration"},
+        {"cuda_graph_impl": "full_iteration", "cuda_graph_scope": None, "cuda_graph_modules": []},
+        {"cuda_graph_modules": [SimpleNamespace(name="full_iteration")]},
+    ],
+)
+def test_a_graph_of_the_full_iteration_is_refused_with_the_reason(config, recorder, warnings, spelled):
+    vars(config).update(spelled)
     assert pfo_gpu.integrations.megatron.follow(config, num_microbatches=1) is None
     assert type(config.timers) is Timers and recorder.said == []
-    assert "full_iteration out of cuda_graph_scope" in warnings()[0]
+    (option,) = [name for name, value in spelled.items() if value]
+    assert f"full_iteration out of {option}" in warnings()[0]
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        {"cuda_graph_impl": "local", "cuda_graph_modules": [SimpleNamespace(name="attn")]},
+        {"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration_inference"},
+    ],
+)
+def test_a_graph_of_layers_or_of_inference_is_no_reason(config, recorder, warnings, spelled):
+    vars(config).update(spelled)
+    pfo_gpu.integrations.megatron.follow(config, num_microbatches=1).close()
+    assert not warnings()

@@ -5,6 +5,7 @@ import functools
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from node import PATIENCE_S, until
 
 import pfo_gpu
+from pfo_gpu import watch
 
 
 def one_step(session, microbatches=2):
@@ -351,6 +353,67 @@ def test_a_reason_that_comes_late_is_logged_when_it_comes(node, warnings):
         assert [late.problem.code] * 2 == [4, 4] and len(warnings()) <= 2
 
 
+def report_until(session, happened):
+    """Reports steps as a trainer does, until something has happened."""
+
+    def step():
+        one_step(session)
+        return happened()
+
+    until("the session notices", step)
+
+
+def test_a_daemon_that_dies_is_said_once_and_so_is_its_return(node, warnings):
+    with pfo_gpu.Session(setup_timeout_s=60) as session:
+        node.kill_daemon()
+        report_until(session, warnings)
+        assert session.problem is not None and not session.counters.connected
+        node.start_daemon()
+        report_until(session, lambda: len(warnings()) > 1)
+        assert session.problem is None and session.counters.connected
+        lost, back = warnings()
+    assert lost.startswith("training at default clocks: ")
+    assert re.match(r"pfod has the session of rank 0 of job job again, and \d+ events in between are lost", back)
+
+
+def test_a_daemon_that_hangs_is_said_once_and_so_is_its_return(node, warnings):
+    with pfo_gpu.Session(setup_timeout_s=60) as session:
+        node.daemon.send_signal(signal.SIGSTOP)
+        try:
+            report_until(session, warnings)
+            assert "no longer reads what this rank reports" in str(session.problem)
+            assert not session.counters.connected and "no longer reads" in repr(session)
+        finally:
+            node.daemon.send_signal(signal.SIGCONT)
+        until("it is back", lambda: len(warnings()) > 1)
+        assert session.problem is None and session.counters.connected
+        lost, back = warnings()
+    assert lost.startswith("training at default clocks: ") and back.startswith("pfod has the session of rank 0 ")
+
+
+def test_a_daemon_that_hangs_under_a_slow_trainer_is_noticed_before_its_socket_is_full(node, warnings):
+    with pfo_gpu.Session(setup_timeout_s=60) as session:
+        node.daemon.send_signal(signal.SIGSTOP)
+        try:
+            one_step(session)
+            until("it is said", warnings)
+            assert session.counters.dropped == 0
+        finally:
+            node.daemon.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_lease_that_reports_nothing_is_one_warning(node, warnings, monkeypatch, steps):
+    monkeypatch.setattr(watch, "_SILENT_LOOKS", 2)
+    with pfo_gpu.Session(setup_timeout_s=60) as session:
+        for _ in range(steps):
+            one_step(session)
+        until("it is said", warnings)
+        (warning,) = warnings()
+    assert f"holds the lease of GPU {node.gpus[0]} and has reported nothing for a minute" in warning
+    assert ("no matter if it evaluates or saves" in warning) == bool(steps)
+
+
 def test_a_session_says_what_it_is(node):
     session = pfo_gpu.Session(dp_degree=4, rank=3)
     assert repr(session).startswith(f"<pfo_gpu.Session of rank 3 of job, {node.gpus[0]}, timing: cpu: ")
@@ -439,6 +502,14 @@ def test_a_gpu_may_be_a_number_or_a_torch_device(node, monkeypatch):
 def test_a_description_of_no_use_is_an_error_that_names_the_mistake(mistake, named):
     with pytest.raises(ValueError, match=named):
         pfo_gpu.Session(**{"job": "job", "gpu": "GPU-1234", **mistake})
+
+
+def test_the_counters_of_a_session_that_is_over_are_its_last(recorder):
+    with pfo_gpu.Session() as session:
+        one_step(session)
+        before = session.counters
+    after = session.counters
+    assert (after.sent, after.connected) == (before.sent, False) == (6, False)
 
 
 def test_a_session_that_is_over_does_nothing(recorder):

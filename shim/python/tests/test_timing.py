@@ -310,7 +310,7 @@ def test_what_a_graph_captures_is_not_told_and_said_once(recorder, cuda, warning
         with session.instruction("forward"):
             pass
     cuda.capture(False)
-    # Told around the launch, as the warning says.
+    # Reported around the launch, as the warning says.
     with session.instruction("forward_backward"):
         pass
     session.step_end()

@@ -16,7 +16,7 @@ use crate::units::{Mhz, Milliwatts};
 #[derive(Clone, Copy)]
 pub struct Board<'a> {
     /// The model.
-    pub facts: &'static ModelFacts,
+    pub facts: &'a ModelFacts,
     /// What the GPU is like.
     pub silicon: Silicon,
     /// The installed curves.

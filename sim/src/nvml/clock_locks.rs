@@ -36,7 +36,7 @@ extern "C" fn nvmlDeviceSetGpuLockedClocks(device: Handle, min: c_uint, max: c_u
         let calls = &gpu.block().set_calls;
         let number = calls.enter(entered, Mhz(min), Mhz(max), std::process::id());
         let answer = change(&driver, "nvmlDeviceSetGpuLockedClocks", gpu, |gpu| {
-            let range = range(min, max, gpu.model().facts().highest())?;
+            let range = range(min, max, gpu.facts().highest())?;
             Ok(gpu.lock_clocks(Some(range))?)
         });
         let result = answer.err().unwrap_or(NvmlResult::Success).number();
@@ -55,7 +55,7 @@ extern "C" fn nvmlDeviceResetGpuLockedClocks(device: Handle) -> c_uint {
 
 /// Memory clocks can be locked from Ampere on.
 fn lock_memory(gpu: Gpu<'_>, lock: Option<ClockRange>) -> Answer {
-    if gpu.model().facts().architecture < Architecture::Ampere {
+    if gpu.facts().architecture < Architecture::Ampere {
         return Err(NvmlResult::NotSupported);
     }
     gpu.block().memory_calls.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +65,7 @@ fn lock_memory(gpu: Gpu<'_>, lock: Option<ClockRange>) -> Answer {
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceSetMemoryLockedClocks(device: Handle, min: c_uint, max: c_uint) -> c_uint {
     setter_call("nvmlDeviceSetMemoryLockedClocks", device, |gpu| {
-        let range = range(min, max, gpu.model().facts().highest_memory())?;
+        let range = range(min, max, gpu.facts().highest_memory())?;
         lock_memory(gpu, Some(range))
     })
 }

@@ -26,7 +26,7 @@ fn current(gpu: Gpu<'_>, kind: c_uint) -> Result<c_uint, NvmlResult> {
     let state = gpu.view()?;
     match kind {
         GRAPHICS | SM => Ok(state.clock_at(gpu.board(), MonotonicNs::now()).0),
-        MEMORY => Ok(state.memory_clock(gpu.model().facts()).0),
+        MEMORY => Ok(state.memory_clock(gpu.facts()).0),
         VIDEO => Err(NvmlResult::NotSupported),
         _ => Err(NvmlResult::InvalidArgument),
     }
@@ -56,9 +56,7 @@ extern "C" fn nvmlDeviceGetMaxClockInfo(
     kind: c_uint,
     clock: Out<'_, c_uint>,
 ) -> c_uint {
-    device_call("nvmlDeviceGetMaxClockInfo", device, |gpu| {
-        put(clock, highest(gpu.model().facts(), kind)?)
-    })
+    device_call("nvmlDeviceGetMaxClockInfo", device, |gpu| put(clock, highest(gpu.facts(), kind)?))
 }
 
 #[unsafe(no_mangle)]
@@ -68,7 +66,7 @@ extern "C" fn nvmlDeviceGetMaxCustomerBoostClock(
     clock: Out<'_, c_uint>,
 ) -> c_uint {
     device_call("nvmlDeviceGetMaxCustomerBoostClock", device, |gpu| {
-        put(clock, highest(gpu.model().facts(), kind)?)
+        put(clock, highest(gpu.facts(), kind)?)
     })
 }
 
@@ -81,7 +79,7 @@ extern "C" fn nvmlDeviceGetClock(
 ) -> c_uint {
     device_call("nvmlDeviceGetClock", device, |gpu| match id {
         CURRENT => put(clock, current(gpu, kind)?),
-        BOOST_MAX => put(clock, highest(gpu.model().facts(), kind)?),
+        BOOST_MAX => put(clock, highest(gpu.facts(), kind)?),
         APPLICATION_TARGET | APPLICATION_DEFAULT => Err(NvmlResult::NotSupported),
         _ => Err(NvmlResult::InvalidArgument),
     })
@@ -113,7 +111,7 @@ unsafe extern "C" fn nvmlDeviceGetSupportedMemoryClocks(
 ) -> c_uint {
     device_call("nvmlDeviceGetSupportedMemoryClocks", device, |gpu| {
         // SAFETY: NVML's callers pass an array and the number of its items.
-        unsafe { put_items(count, clocks, gpu.model().facts().memory_mhz) }
+        unsafe { put_items(count, clocks, gpu.facts().memory_mhz) }
     })
 }
 
@@ -125,8 +123,7 @@ unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
     clocks: *mut c_uint,
 ) -> c_uint {
     device_call("nvmlDeviceGetSupportedGraphicsClocks", device, |gpu| {
-        let supported =
-            gpu.model().facts().sm_clocks_at(Mhz(memory)).ok_or(NvmlResult::NotFound)?;
+        let supported = gpu.facts().sm_clocks_at(Mhz(memory)).ok_or(NvmlResult::NotFound)?;
         let supported: Vec<c_uint> = supported.into_iter().map(|clock| clock.0).collect();
         // SAFETY: NVML's callers pass an array and the number of its items.
         unsafe { put_items(count, clocks, &supported) }
@@ -145,7 +142,7 @@ extern "C" fn nvmlDeviceGetPowerState(device: Handle, state: Out<'_, c_uint>) ->
 
 /// P0 at full memory clock, P8 at a lower one.
 fn performance_state(gpu: Gpu<'_>) -> Result<c_uint, NvmlResult> {
-    let full = gpu.model().facts().highest_memory().0;
+    let full = gpu.facts().highest_memory().0;
     Ok(if current(gpu, MEMORY)? == full { 0 } else { 8 })
 }
 

@@ -16,7 +16,7 @@ extern "C" fn nvmlDeviceGetMigMode(
     pending: Out<'_, c_uint>,
 ) -> c_uint {
     device_call("nvmlDeviceGetMigMode", device, |gpu| {
-        if !gpu.model().facts().has_mig {
+        if !gpu.facts().has_mig {
             return Err(NvmlResult::NotSupported);
         }
         let mode = gpu.view()?.mig.into();
@@ -28,7 +28,7 @@ extern "C" fn nvmlDeviceGetMigMode(
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<'_, c_uint>) -> c_uint {
     device_call("nvmlDeviceGetMaxMigDeviceCount", device, |gpu| {
-        put(count, if gpu.model().facts().has_mig { 7 } else { 0 })
+        put(count, if gpu.facts().has_mig { 7 } else { 0 })
     })
 }
 
@@ -91,7 +91,7 @@ extern "C" fn nvmlDeviceGetTemperature(
 }
 
 fn memory(gpu: Gpu<'_>) -> Result<Memory, NvmlResult> {
-    let total = gpu.model().facts().memory_mib << 20;
+    let total = gpu.facts().memory_mib << 20;
     let used = bytes_per_process(gpu) * gpu.processes()?.len() as u64;
     Ok(Memory { total, free: total - used, used })
 }

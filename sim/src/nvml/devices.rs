@@ -108,7 +108,7 @@ unsafe extern "C" fn nvmlDeviceGetName(
 ) -> c_uint {
     device_call("nvmlDeviceGetName", device, |gpu| {
         // SAFETY: NVML's callers pass a buffer and its length.
-        unsafe { put_text(name, length, gpu.model().facts().name) }
+        unsafe { put_text(name, length, gpu.facts().name) }
     })
 }
 
@@ -159,8 +159,8 @@ fn pci_info(name: &str, device: Handle, info: Out<'_, PciInfo>) -> c_uint {
             domain: id.domain.into(),
             bus: id.bus.into(),
             device: id.device.into(),
-            pci_device_id: gpu.model().facts().pci_device_id,
-            pci_subsystem_id: gpu.model().facts().pci_device_id,
+            pci_device_id: gpu.facts().pci_device_id,
+            pci_subsystem_id: gpu.facts().pci_device_id,
             bus_id: fixed_text(&id.to_string()),
         };
         put(info, info_of_gpu)
@@ -180,7 +180,7 @@ extern "C" fn nvmlDeviceGetPciInfo_v3(device: Handle, info: Out<'_, PciInfo>) ->
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetArchitecture(device: Handle, arch: Out<'_, c_uint>) -> c_uint {
     device_call("nvmlDeviceGetArchitecture", device, |gpu| {
-        put(arch, gpu.model().facts().architecture as c_uint)
+        put(arch, gpu.facts().architecture as c_uint)
     })
 }
 
@@ -191,7 +191,7 @@ extern "C" fn nvmlDeviceGetCudaComputeCapability(
     minor: Out<'_, c_int>,
 ) -> c_uint {
     device_call("nvmlDeviceGetCudaComputeCapability", device, |gpu| {
-        let capability = gpu.model().facts().compute_capability;
+        let capability = gpu.facts().compute_capability;
         put(major, capability.0)?;
         put(minor, capability.1)
     })
@@ -199,14 +199,12 @@ extern "C" fn nvmlDeviceGetCudaComputeCapability(
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetNumGpuCores(device: Handle, cores: Out<'_, c_uint>) -> c_uint {
-    device_call("nvmlDeviceGetNumGpuCores", device, |gpu| put(cores, gpu.model().facts().cores))
+    device_call("nvmlDeviceGetNumGpuCores", device, |gpu| put(cores, gpu.facts().cores))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetMemoryBusWidth(device: Handle, bits: Out<'_, c_uint>) -> c_uint {
-    device_call("nvmlDeviceGetMemoryBusWidth", device, |gpu| {
-        put(bits, gpu.model().facts().memory_bus_bits)
-    })
+    device_call("nvmlDeviceGetMemoryBusWidth", device, |gpu| put(bits, gpu.facts().memory_bus_bits))
 }
 
 #[unsafe(no_mangle)]

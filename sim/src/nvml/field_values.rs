@@ -11,6 +11,7 @@ use crate::nvml_result::NvmlResult;
 
 /// `NVML_FI_DEV_…`.
 const TOTAL_ENERGY: c_uint = 83;
+const ENERGY: c_uint = 191;
 const POWER_AVERAGE: c_uint = 185;
 const POWER_INSTANT: c_uint = 186;
 
@@ -42,7 +43,8 @@ const _: () = assert!(size_of::<FieldValue>() == 40);
 
 fn read(gpu: Gpu<'_>, field: c_uint) -> Result<(c_uint, u64), NvmlResult> {
     match field {
-        TOTAL_ENERGY => {
+        TOTAL_ENERGY | ENERGY => {
+            gpu.take_time_to_read("nvmlDeviceGetTotalEnergyConsumption");
             // What has no counter has none behind any function.
             play_faults(gpu.driver(), "nvmlDeviceGetTotalEnergyConsumption", Some(gpu.index()))?;
             Ok((UNSIGNED_LONG_LONG, gpu.energy_mj()?))

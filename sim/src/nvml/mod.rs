@@ -67,7 +67,7 @@ fn device_call(name: &str, device: Handle, body: impl FnOnce(Gpu<'_>) -> Answer)
         let driver = library::current()?;
         let gpu = device.resolve(&driver)?;
         play_faults(&driver, name, Some(gpu.index()))?;
-        gpu.take_time_to_read(gpu.silicon().read_ns);
+        gpu.take_time_to_read(name);
         body(gpu)
     })
 }

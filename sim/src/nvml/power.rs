@@ -15,7 +15,7 @@ pub(super) fn power(gpu: Gpu<'_>) -> Result<Milliwatts, NvmlResult> {
 
 fn limit(gpu: Gpu<'_>) -> Result<Milliwatts, NvmlResult> {
     let cap = gpu.view()?.timeline.at(MonotonicNs::now()).power_cap;
-    Ok(cap.unwrap_or(gpu.model().facts().default_power_limit()))
+    Ok(cap.unwrap_or(gpu.facts().default_power_limit()))
 }
 
 #[unsafe(no_mangle)]
@@ -60,7 +60,7 @@ extern "C" fn nvmlDeviceGetPowerManagementDefaultLimit(
     milliwatts: Out<'_, c_uint>,
 ) -> c_uint {
     device_call("nvmlDeviceGetPowerManagementDefaultLimit", device, |gpu| {
-        put(milliwatts, gpu.model().facts().default_power_limit().0)
+        put(milliwatts, gpu.facts().default_power_limit().0)
     })
 }
 
@@ -71,7 +71,7 @@ extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
     max: Out<'_, c_uint>,
 ) -> c_uint {
     device_call("nvmlDeviceGetPowerManagementLimitConstraints", device, |gpu| {
-        let (lowest, _, highest) = gpu.model().facts().power_limit_w;
+        let (lowest, _, highest) = gpu.facts().power_limit_w;
         put(min, lowest * 1000)?;
         put(max, highest * 1000)
     })
@@ -80,7 +80,7 @@ extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceSetPowerManagementLimit(device: Handle, milliwatts: c_uint) -> c_uint {
     setter_call("nvmlDeviceSetPowerManagementLimit", device, |gpu| {
-        let (lowest, _, highest) = gpu.model().facts().power_limit_w;
+        let (lowest, _, highest) = gpu.facts().power_limit_w;
         if !(lowest * 1000..=highest * 1000).contains(&milliwatts) {
             return Err(NvmlResult::InvalidArgument);
         }

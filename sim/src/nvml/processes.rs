@@ -11,17 +11,13 @@ use crate::nvml_result::NvmlResult;
 const NO_INSTANCE: c_uint = u32::MAX;
 /// The share of a GPU's memory that a process is said to use: one of this many parts.
 const MEMORY_PARTS: u64 = 16;
-/// How much longer listing processes takes than reading a number: 4.5 ms to 12 µs, as measured on an
-/// RTX 4090 (`MangoHud`, pull request 2104).
-const READS_PER_LIST: u64 = 375;
 
 /// Bytes that each process is said to use.
 pub(super) fn bytes_per_process(gpu: Gpu<'_>) -> u64 {
-    (gpu.model().facts().memory_mib << 20) / MEMORY_PARTS
+    (gpu.facts().memory_mib << 20) / MEMORY_PARTS
 }
 
 fn processes(gpu: Gpu<'_>) -> Result<Vec<ProcessInfo>, NvmlResult> {
-    gpu.take_time_to_read(READS_PER_LIST * gpu.silicon().read_ns);
     let used_gpu_memory = bytes_per_process(gpu);
     let info = |pid| ProcessInfo {
         pid,

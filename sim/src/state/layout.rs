@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::curve::CurveSlot;
 use crate::fault::FaultSlot;
+use crate::model::FactsCell;
 use crate::occupation::Occupation;
 use crate::set_call::SetCallRing;
 use crate::silicon::SiliconCell;
@@ -15,7 +16,7 @@ use crate::state::snapshot::SnapshotCell;
 /// The first eight bytes of a state file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PFO-SIM\0");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 /// Processes that can have the driver open at a time and be counted.
 pub(crate) const CLIENTS: usize = 256;
 /// Processes that can be on one GPU at a time.
@@ -61,6 +62,7 @@ pub(crate) struct GpuBlock {
     pub(crate) reset_calls: AtomicU64,
     pub(crate) memory_calls: AtomicU64,
     pub(crate) silicon: SiliconCell,
+    pub(crate) facts: FactsCell,
     pub(crate) occupation: Occupation,
     pub(crate) state: SnapshotCell,
     pub(crate) curves: [CurveSlot; CURVES_PER_GPU],

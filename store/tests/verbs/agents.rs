@@ -265,7 +265,7 @@ impl<S: Store> Fleet<S> {
     }
 }
 
-/// Swaps, vetoes, agents that are killed: whatever happens, the nodes run the same at each step.
+/// Swaps, vetoes, killed agents: through all of it, the nodes run the same at each step.
 pub(crate) async fn all_nodes_change_at_the_same_step<S: Store>(
     stores: Vec<S>,
     again: impl AsyncFn() -> S,

@@ -8,7 +8,7 @@ use pfo_tests::{Identity, Setup, wait};
 use super::cluster::{JOB, NODES};
 use super::staged::{Staged, frontier};
 
-/// Longer than six comparisons take on a busy machine.
+/// Longer than six comparisons take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn until_every_node_knows(staged: &Staged, what: &str, so: impl Fn(&GuardStatus) -> bool) {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::JobKey;
 
-/// Watts, seconds and weights that are told, at most.
+/// The largest watts, seconds and weights that a record may contain.
 const MOST: f64 = 1e12;
 
 /// What one node draws, for the budgets of the fleet.

@@ -28,10 +28,10 @@ const SILENT_TIMES: f64 = 3.0;
 /// A node that has not reached the store for so long holds itself to its share.
 const CUT_OFF: Duration = Duration::from_secs(8);
 
-/// Points of a curve that are told, at most.
+/// The most points of a curve that a node publishes.
 const MOST_POINTS: usize = 64;
 
-/// Bytes of all curves of a node that are told, at most.
+/// The most bytes of all curves that a node publishes.
 const MOST_BYTES: usize = 200 * 1024;
 
 /// The shortest time between two decisions, as a share of the time between two looks.
@@ -317,7 +317,7 @@ pub(in crate::budget) fn is_cut_off(link: &Link) -> bool {
     link.away().is_some_and(|away| away > CUT_OFF)
 }
 
-/// Whether this node tries to decide, after it has left that to others at so many looks.
+/// Whether this node tries to decide, after it has left that to others for this number of looks.
 fn begins(me: &pfo_fleet::Node, enrolled: &BTreeSet<pfo_fleet::Node>, left_to_others: u32) -> bool {
     let deciders = FIRST_DECIDERS.saturating_mul(MORE_DECIDERS.saturating_pow(left_to_others));
     enrolled.range(..me).count() < deciders

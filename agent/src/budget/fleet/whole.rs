@@ -169,7 +169,7 @@ impl Makers {
         if let Some(mhz) = tag.checked_sub(UNIFORM) {
             return Ok(Run::Uniform(Mhz(mhz)));
         }
-        let frontier = self.stragglers.find(job)?;
+        let frontier = self.stragglers.loaded(job)?;
         let plan = move |frontier: &JobFrontier| frontier.plan_in_budget(tag);
         let Labelled { label, table } = self.stragglers.make(&frontier, plan).await?;
         self.fleet.publish(&JobKey::of(job), job, label, &table).await

@@ -30,6 +30,12 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
                 |known: &&Known| count(known.refusals),
             ),
             gauge(
+                "pfo_agent_failing_duties",
+                None,
+                "Parts of the watch over jobs that fail; the journal names them.",
+                |known: &&Known| count(known.failing_duties),
+            ),
+            gauge(
                 "pfo_agent_ledger_entries",
                 None,
                 "Entries of the ledger of savings, of all users.",

@@ -6,7 +6,7 @@ use pfo_protocol::{GpuStatus, Mhz};
 
 use super::{Known, Sink, Subject, flag, gauge, info, text};
 
-/// NVML's bits for why a clock is lower than was asked for. Their names are those of the fields of
+/// NVML's bits for why a clock is lower than requested. Their names are those of the fields of
 /// `ThrottledNs`, where they have a counter.
 const REASONS: [(u64, &str); 7] = [
     (0x04, "sw_power_cap"),

@@ -56,7 +56,16 @@ fn collected(known: &Known) -> Vec<Found> {
 fn without_pfod() -> Known {
     let agent: AgentStatus = serde_json::from_str(AGENT).unwrap();
     let (saved, budget) = (BTreeMap::new(), BudgetReport::default());
-    Known { node: None, agent, budget, refusals: 0, store: None, ledger_entries: 0, saved }
+    Known {
+        node: None,
+        agent,
+        budget,
+        refusals: 0,
+        store: None,
+        ledger_entries: 0,
+        failing_duties: 0,
+        saved,
+    }
 }
 
 /// A budget that cannot be kept, with a job at its floor.

@@ -1,10 +1,14 @@
 //! What other nodes of a job have to do with its sweep: they go on with it when this node has left.
 
-use pfo_protocol::{ProfileKey, Refusal, SweepEnd, SweepState};
+use std::sync::Arc;
+
+use pfo_protocol::{JobView, ProfileKey, Refusal, SweepEnd, SweepState};
 
 use super::{Sweep, Sweeps, unfinished};
 use crate::job::JobKey;
+use crate::pfod::PfodError;
 use crate::refusal::not_written;
+use crate::steer::Steering;
 use crate::sweep::record::SweepRecord;
 
 /// How far a sweep is, for other nodes.
@@ -32,6 +36,18 @@ impl Sweeps {
         self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
         known.insert(key, Sweep::go_on(record, &self.means, false));
         Ok(())
+    }
+
+    /// A job, if it is on this node.
+    ///
+    /// # Errors
+    /// If `pfod` does not answer.
+    pub(in crate::sweep) async fn job(&self, key: &JobKey) -> Result<Option<JobView>, PfodError> {
+        self.means.questions.job(key).await
+    }
+
+    pub(in crate::sweep) fn steering(&self) -> &Arc<Steering> {
+        &self.means.steering
     }
 
     /// Whether a job has a sweep here that is not over.

@@ -18,7 +18,7 @@ pub(crate) struct Course {
     pub(crate) power_w: Vec<(f64, f64)>,
 }
 
-/// The most lines that can be told apart.
+/// The most lines that a reader can distinguish.
 const MOST: usize = 8;
 
 pub(super) struct CoursePicture<'a> {

@@ -89,15 +89,13 @@ mod tests {
 
     #[test]
     fn a_missing_column_a_bad_number_and_an_empty_file_are_reported() {
-        for (text, words) in [
-            ("time,power\n1,2\n", &["\"energy\"", "time,power"][..]),
-            ("time,energy\n1,2\n1,x\n", &["line 3", "energy", "\"x\""]),
-            ("time,energy\n1\n", &["line 2", "energy"]),
-            ("time,energy\n", &["no rows"]),
-            ("", &["\"time\""]),
-        ] {
-            let problem = parse(text).unwrap_err();
-            assert!(words.iter().all(|word| problem.contains(word)), "{problem}");
-        }
+        let wrong = [
+            "time,power\n1,2\n",
+            "time,energy\n1,2\n1,x\n",
+            "time,energy\n1\n",
+            "time,energy\n",
+            "",
+        ];
+        insta::assert_snapshot!(wrong.map(|text| parse(text).unwrap_err()).join("\n"));
     }
 }

@@ -168,16 +168,11 @@ mod tests {
 
     #[test]
     fn the_table_shows_measurement_scatter_and_prediction() {
-        let text = frontier().render(&"j".parse().unwrap(), Look::default());
-        for figure in ["2.020 s", "7.0 %", "+1.0 %", "900.0 J", "1.6 %", "10.0 %", "over 2 steps"] {
-            assert!(text.contains(figure), "no {figure} in\n{text}");
-        }
+        insta::assert_snapshot!(frontier().render(&"j".parse().unwrap(), Look::default()));
     }
 
     #[test]
     fn a_name_with_a_comma_adds_no_column_and_an_unknown_figure_is_empty() {
-        let csv = frontier().csv();
-        let row = csv.lines().nth(1).unwrap();
-        assert!(row.starts_with("a_b.json,2.02,900,") && row.ends_with(",2,2,"), "{csv}");
+        insta::assert_snapshot!(frontier().csv());
     }
 }

@@ -1,8 +1,6 @@
 //! `pfoctl plan sweep`: runs plans one after another on a running job, and measures each of them.
 //!
-//! Windows of whole steps are enough, so that `pfod` measures them. A job over several nodes is measured
-//! by their agents. A dump in the format of Perseus' artifact takes instructions, which the agent
-//! records.
+//! Windows of whole steps are enough. A dump in the format of Perseus' artifact takes instructions, too.
 
 mod artifact;
 mod contenders;
@@ -15,7 +13,7 @@ use self::artifact::Dump;
 use self::contenders::Contender;
 use self::measured_frontier::{MeasuredFrontier, MeasuredPlan};
 use crate::arguments::{JobArguments, number};
-use crate::daemons::{Agent, Daemons, Pfod};
+use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
 use crate::fleet::is_measured_whole;
 use crate::output::Output;
@@ -121,8 +119,7 @@ impl Sweep {
     ) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
         let interrupt = Interrupt::prepare()?;
-        let whole = is_measured_whole(daemons, &self.job);
-        if !whole {
+        if !is_measured_whole(daemons, &self.job) {
             require_every_stage(daemons, &self.job)?;
         }
         let what = "measuring default clocks";
@@ -134,11 +131,7 @@ impl Sweep {
             };
             return self.sweep(held, trial, (&contenders, perseus), output);
         }
-        if whole {
-            let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
-            return self.sweep(held, windows, (&contenders, None), output);
-        }
-        let held: Held<Pfod> = Held::new(daemons, &self.job, interrupt, what)?;
+        let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
         self.sweep(held, windows, (&contenders, None), output)
     }
 

@@ -62,7 +62,7 @@ pub(super) fn mhz(clock: Option<Mhz>) -> Entry {
     Entry::new(Cell::mhz(clock), clock.map(|clock| clock.0.into()))
 }
 
-/// Notable where the GPU is held below the clock that it was asked for.
+/// Notable if something holds the GPU below the requested clock.
 pub(super) fn observed(gpu: &GpuStatus) -> Entry {
     let tone = if gpu.throttle_reasons == 0 { Tone::Plain } else { Tone::Notable };
     mhz(gpu.observed_mhz).tone(tone)

@@ -31,7 +31,8 @@ use crate::waits::per_stage::PerStage;
 use candidates::Candidate;
 use exponential::{Exponential, fit};
 
-/// The length of a unit in the relaxation, whatever its true length, so that units are whole ns.
+/// The length of a unit in the relaxation, independent of its true length, so that units are whole
+/// ns.
 const UNIT_S: f64 = 0.001;
 
 /// The largest number of units between an instruction's fastest and its slowest candidate.

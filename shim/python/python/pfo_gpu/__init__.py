@@ -16,6 +16,12 @@ And plan these clocks, from a measured profile::
     frontier = pfo_gpu.plan("profile.csv", microbatches=12, p2p_power=83.64)
     frontier.at("1.02x").write("plan.json")
 
+And measure any block, without a daemon::
+
+    with pfo_gpu.window("epoch") as epoch:
+        ...
+    print(epoch.time_s, epoch.energy_j)
+
 And ask what was measured, and change what a job runs::
 
     node = pfo_gpu.Node()
@@ -33,11 +39,14 @@ from pfo_gpu.span import Span
 if TYPE_CHECKING:
     from pfo_gpu.node import Node, NodeError, StepEnergy
     from pfo_gpu.planner import Bound, Frontier, Plan, PlanError, Profile, plan
+    from pfo_gpu.windows import Measurement, Monitor, Window, window
 
 __all__ = [
     "Bound",
     "Counters",
     "Frontier",
+    "Measurement",
+    "Monitor",
     "Node",
     "NodeError",
     "PipelineFrequencyOptimizer",
@@ -48,8 +57,10 @@ __all__ = [
     "Session",
     "Span",
     "StepEnergy",
+    "Window",
     "__version__",
     "plan",
+    "window",
 ]
 
 
@@ -59,6 +70,10 @@ def __getattr__(name: str) -> object:
         from pfo_gpu import node
 
         return getattr(node, name)
+    if name in ("Measurement", "Monitor", "Window", "window"):
+        from pfo_gpu import windows
+
+        return getattr(windows, name)
     if name in __all__:
         from pfo_gpu import planner
 

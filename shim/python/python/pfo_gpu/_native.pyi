@@ -1,5 +1,5 @@
 import os
-from typing import Callable, Final, Mapping, Optional, Sequence, Union, final
+from typing import Any, Callable, Final, Mapping, Optional, Sequence, Union, final
 
 from pfo_gpu.instruction import Name
 
@@ -9,12 +9,15 @@ __all__ = [
     "Bound",
     "Counters",
     "Frontier",
+    "InstructionCall",
     "Pipeline",
     "Plan",
     "NodeError",
     "PlanError",
     "Problem",
     "Profile",
+    "Reported",
+    "Reporter",
     "Session",
     "__version__",
     "agent_request_frame",
@@ -157,6 +160,45 @@ class Session:
         Calls that the GPU has not reached yet are reported first.
         """
 
+class Reporter:
+    """Reports to a session what runs in a step, and counts it."""
+
+    def __new__(cls, *_arguments: object, **_named_arguments: object) -> Self: ...
+    session: Session
+    @property
+    def in_step(self) -> bool: ...
+    @property
+    def in_instruction(self) -> bool: ...
+    silent: bool
+    def _step_begin(self) -> None: ...
+    def _step_end(self) -> None: ...
+    def counts(self) -> list[tuple[str, int]]: ...
+    def begin(self, name: object, microbatch: object = None, chunk: object = 0) -> None: ...
+    def end(self) -> None: ...
+
+@final
+class InstructionCall:
+    """Runs a function as an instruction."""
+
+    def __new__(
+        cls,
+        reporter: Reporter,
+        run: Callable[..., Any],
+        name: str,
+        chunk: int,
+        *,
+        has_microbatch: bool = False,
+        partial_name: Optional[str] = None,
+    ) -> InstructionCall: ...
+    def __call__(self, *arguments: Any, **named: Any) -> Any: ...
+
+class Reported:
+    """Calls what reports a function, in the function's place."""
+
+    tells: Any
+    def __new__(cls, _run: object, _reporter: object, tells: object) -> Self: ...
+    def __call__(self, *arguments: Any, **named: Any) -> Any: ...
+
 class PlanError(ValueError):
     """A profile, a plan, a frontier or a deadline that the planner refuses."""
 
@@ -197,6 +239,8 @@ class Pipeline:
         schedule: str,
         order: Optional[bytes],
         chunks: int,
+        microbatch_group: Optional[int],
+        extra_warm_up: bool,
         memory_limit: Sequence[int],
         fixed: Sequence[str],
         transfer_ms: float,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import time
 import weakref
 from functools import partial
 from typing import Any, Callable, Optional, Union
 
-from pfo_gpu import _native, cuda
+from pfo_gpu import _native, cuda, watch
 from pfo_gpu.instruction import Name
 from pfo_gpu.job import agreed_name, initialized_distributed
 from pfo_gpu.span import Span
@@ -19,12 +18,9 @@ from pfo_gpu.span import Span
 # How long an interpreter that ends may wait for its GPU to get to the last event.
 _LAST_PATIENCE_S = 2.0
 
-# `PFO_CODE_NO_ANSWER` in `pfo.h`.
-_NO_ANSWER = 152
 _GPU_HELD = 4
-_LATE_ANSWER_POLL_S = 0.1
 _CLOSED_SESSION_POLL_S = 0.05
-_CLOSED_SESSION_PATIENCE_S = 1.0
+_CLOSED_SESSION_PATIENCE_S = 2.0
 
 # How the daemon names each lease that this process has had.
 _held: set[str] = set()
@@ -85,6 +81,8 @@ class Session(_native.Session):
     rank: int = 0
     was_replaced: bool = False
     _asked: Optional[str] = None
+    _watched: watch.Watched
+    _quiet: int = 0
 
     def __init__(
         self,
@@ -155,13 +153,12 @@ class Session(_native.Session):
             begin()
         if self.gpu is not None:
             _held.add(self._lease_in_words())
-        _sessions[id(self)] = self
         problem = self.problem
         if problem is not None:
             logging.getLogger("pfo_gpu").warning("training at default clocks: %s", problem)
-            if problem.code == _NO_ANSWER:
-                late = threading.Thread(target=_report_late_answer, args=(weakref.ref(self),), daemon=True)
-                late.start()
+        self._watched = watch.Watched(None if problem is None else problem.code)
+        _sessions[id(self)] = self
+        watch.start(_open_sessions)
         plan_problem = self.plan_problem
         if plan_problem is not None:
             logging.getLogger("pfo_gpu").warning("training without the plan: %s", plan_problem)
@@ -181,13 +178,16 @@ class Session(_native.Session):
         """Why there is no lease right now; None if there is one, or if the session is over."""
         problem = super().problem
         holder = self._holder_in_this_process(problem)
-        if problem is None or holder is None:
+        if problem is None or holder is None and not (self._waits_for_closed_one() and _is_own(problem)):
             return problem
         # The daemon would have it wait for the end of this process.
-        remedy = (
-            f"this process holds it with its session of rank {holder.rank} of {holder.job}: close that session,"
-            " or give this one another gpu"
-        )
+        if holder is None:
+            remedy = "this process has closed that session, and gets the GPU as soon as pfod notices"
+        else:
+            remedy = (
+                f"this process holds it with its session of rank {holder.rank} of {holder.job}: close that session,"
+                " or give this one another gpu"
+            )
         return _native.Problem(problem.code, problem.message, remedy)
 
     def _holder_in_this_process(self, problem: Optional[_native.Problem]) -> Optional[Session]:
@@ -203,6 +203,15 @@ class Session(_native.Session):
             return False
         return any(lease in problem.message for lease in list(_held))
 
+    def in_words(self) -> str:
+        """Which rank of which job it is."""
+        return f"rank {self.rank} of job {self.job}"
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether something runs of which nothing is to be reported, such as an evaluation."""
+        return self._quiet > 0
+
     def _lease_in_words(self) -> str:
         return f"GPU {self.gpu} is held by job {self.job}, rank {self.rank} "
 
@@ -217,7 +226,8 @@ class Session(_native.Session):
     def __repr__(self) -> str:
         if self.closed:
             return f"<pfo_gpu.Session of rank {self.rank} of {self.job}, closed>"
-        state = self.gpu or f"without a lease: {self.problem}"
+        problem = self.problem
+        state = ", ".join(str(what) for what in (self.gpu or "without a lease", problem) if what is not None)
         return f"<pfo_gpu.Session of rank {self.rank} of {self.job}, {state}, timing: {self.timing}>"
 
     def __enter__(self) -> Session:
@@ -229,6 +239,11 @@ class Session(_native.Session):
     def __reduce__(self) -> tuple[object, ...]:
         # A spawned worker and a checkpoint get a session that has ended.
         return type(self).__new__, (type(self),)
+
+
+def _is_own(problem: _native.Problem) -> bool:
+    """Whether it is this process that holds the GPU, by its number outside of every container."""
+    return f"process {os.getpid()})" in problem.message
 
 
 def _open_sessions() -> list[Session]:
@@ -254,17 +269,3 @@ def _own_rank() -> int:
 
 def _ask(stream: Callable[[], int], _ordinal: Optional[int]) -> int:
     return stream()
-
-
-def _report_late_answer(session: weakref.ref[Session]) -> None:
-    while True:
-        time.sleep(_LATE_ANSWER_POLL_S)
-        opened = session()
-        if opened is None or opened.closed:
-            return
-        if opened._is_settled():
-            problem = opened.problem
-            if problem is not None:
-                logging.getLogger("pfo_gpu").warning("training at default clocks: %s", problem)
-            return
-        del opened

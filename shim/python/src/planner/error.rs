@@ -4,7 +4,7 @@ use pyo3::PyErr;
 use pyo3::exceptions::PyValueError;
 
 pyo3::create_exception!(
-    pfo_gpu._native,
+    pfo_gpu,
     PlanError,
     PyValueError,
     "A profile, a plan, a frontier or a deadline that the planner refuses."

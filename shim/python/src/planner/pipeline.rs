@@ -14,14 +14,16 @@ pub(crate) struct Pipeline(pub(crate) pfo_planner::Pipeline);
 impl Pipeline {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "a pipeline in one call, by keywords only")]
-    #[pyo3(signature = (profile, *, microbatches, schedule, order, chunks, memory_limit, fixed,
-                        transfer_ms, switch_latency_ms, set_call_ms))]
+    #[pyo3(signature = (profile, *, microbatches, schedule, order, chunks, microbatch_group,
+                        extra_warm_up, memory_limit, fixed, transfer_ms, switch_latency_ms, set_call_ms))]
     fn new(
         profile: &Profile,
         microbatches: Option<u32>,
         schedule: &str,
         order: Option<&[u8]>,
         chunks: u16,
+        microbatch_group: Option<u32>,
+        extra_warm_up: bool,
         memory_limit: Vec<u32>,
         fixed: Vec<String>,
         transfer_ms: f64,
@@ -36,7 +38,7 @@ impl Pipeline {
             ..Delays::default()
         };
         if let Some(order) = order {
-            let order = Order::from_json(order).map_err(refused)?;
+            let order = Order::from_file(order).map_err(refused)?;
             let has = order.num_microbatches();
             if let Some(given) = microbatches.filter(|&given| given != has) {
                 return Err(PlanError::new_err(format!(
@@ -55,6 +57,8 @@ impl Pipeline {
         let settings = Settings {
             memory_limits: memory_limit,
             chunks,
+            microbatch_group,
+            extra_warm_up,
             delays,
             fixed: fixed.map_err(refused)?,
         };

@@ -24,7 +24,8 @@ impl Plan {
             None if LowtimePlan::is_likely(plan) => {
                 return Err(PlanError::new_err(
                     "a Python file does not say what its plan is for; give the profile that it was \
-                     made from, and its schedule",
+                     made from, and its schedule: profile=\"profile.csv\", schedule=\"1f1b\" \
+                     (--profile of pfoctl)",
                 ));
             }
             None => pfo_planner::Plan::from_json(plan),

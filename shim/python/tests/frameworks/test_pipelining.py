@@ -4,6 +4,7 @@ import orders
 import pytest
 import scaled_training
 from model import MICROBATCHES
+from torch.distributed.pipelining.schedules import _ComputationType as KINDS
 
 TRAIN = "pipelining_training:train"
 STEPS = 2
@@ -48,6 +49,40 @@ def test_pairs_are_told_as_they_run_and_no_bit_changes(ranks, recorders, overlap
     assert not any(warnings)
     paired = [any(name == "forward_backward" for name, *_ in result["order"]) for result in told]
     assert paired == [overlap] * len(told)
+    recorders.expect(told, STEPS)
+
+
+COMPUTATIONS = ["FORWARD", "FULL_BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT"]
+COLLECTIVES = ["UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD"]
+
+
+@pytest.mark.parametrize(
+    "schedule, custom",
+    [
+        ("Interleaved1F1B", ["FORWARD"]),
+        ("InterleavedZeroBubble", COMPUTATIONS),
+        ("ZBVZeroBubble", COMPUTATIONS),
+        ("Interleaved1F1B", [*COMPUTATIONS, *COLLECTIVES]),
+    ],
+    ids=["forward", "zero bubble", "V", "all"],
+)
+def test_functions_of_the_trainers_own_are_told_as_what_they_run_and_no_bit_changes(ranks, recorders, schedule, custom):
+    training = {"schedule": schedule, "steps": STEPS, "custom": [kind for kind in custom if hasattr(KINDS, kind)]}
+    alone, _ = ranks.train(TRAIN, recorders.environments, **training, followed=False).results()
+    told, warnings = ranks.train(TRAIN, recorders.environments, **training, followed=True).results()
+    assert told == alone
+    assert not any(warnings)
+    recorders.expect(told, STEPS)
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "Interleaved1F1B"])
+@pytest.mark.parametrize("run_by", ["_step_microbatches", "taken before", "a runtime"])
+def test_a_step_is_told_however_it_is_run_and_no_bit_changes(ranks, recorders, schedule, run_by):
+    training = {"schedule": schedule, "steps": STEPS, "run_by": run_by}
+    alone, _ = ranks.train(TRAIN, recorders.environments, **training, followed=False).results()
+    told, warnings = ranks.train(TRAIN, recorders.environments, **training, followed=True).results()
+    assert told == alone
+    assert not any(warnings)
     recorders.expect(told, STEPS)
 
 

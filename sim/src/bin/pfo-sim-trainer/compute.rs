@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ComputeArgs) -> Result<bool, TrainerError> {
     // Sleeps shall end when they should, not up to 50 us later.
     let _ = nix::sys::prctl::set_timerslack(1);
     let attachment = Attachment::new(Arc::new(Driver::open(&args.state)?), args.gpu)?;
-    let facts = attachment.gpu().model().facts();
+    let facts = attachment.gpu().facts();
     for kind in Kind::ALL {
         if let Activity::Computing(curve) = activity_of(kind) {
             attachment.install_curve(curve, built_in::work(facts, kind, 1.0)?.curve())?;
@@ -85,7 +85,7 @@ impl ComputingGpu {
     fn obey(&mut self, order: Order, stop: &StopFlag) -> Result<bool, TrainerError> {
         match order {
             Order::Begin(kind, seconds) => {
-                let facts = self.attachment.gpu().model().facts();
+                let facts = self.attachment.gpu().facts();
                 let work = built_in::work(
                     facts,
                     kind,

@@ -114,7 +114,7 @@ fn end_with_the_launcher(settings: &RankSettings) -> Result<(), TrainerError> {
 
 fn work_of(settings: &RankSettings, attachment: &Attachment) -> Result<StageWork, TrainerError> {
     let work = match &settings.profile {
-        None => built_in::stage(attachment.gpu().model().facts(), settings.stage, settings.stages)?,
+        None => built_in::stage(attachment.gpu().facts(), settings.stage, settings.stages)?,
         Some(path) => {
             let mut stages = profile_csv::read(path)?;
             if stages.len() != settings.stages {

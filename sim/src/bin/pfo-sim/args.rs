@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use nvidia_ml::error::SimError;
 use nvidia_ml::fault::{FaultKind, FunctionName};
 use nvidia_ml::heat::Cooling;
+use nvidia_ml::like::Likeness;
 use nvidia_ml::machine::{GpuList, MachinePlan};
 use nvidia_ml::model::GpuModel;
 use nvidia_ml::sensor::Sensor;
@@ -75,9 +77,13 @@ pub(crate) enum Command {
 
 #[derive(ClapArgs)]
 pub(crate) struct CreateArgs {
-    /// The GPUs, for example 4xA100 or 2xA100,1xV100
-    #[arg(long, value_name = "LIST")]
-    gpus: GpuList,
+    /// The GPUs, for example 4xA100 or 2xA100,1xV100 [default: one like --like]
+    #[arg(long, value_name = "LIST", required_unless_present = "like")]
+    gpus: Option<GpuList>,
+    /// Facts of the GPU kit (facts.json): GPUs of that model have the counter's rhythm, times of reads,
+    /// powers and clocks that were measured
+    #[arg(long, value_name = "FILE")]
+    like: Option<PathBuf>,
     /// A uid that may call setters as if it were root, for demonstrations without root
     #[arg(long, value_name = "UID")]
     owner_uid: Option<u32>,
@@ -121,10 +127,15 @@ pub(crate) struct CreateArgs {
     seed: u64,
 }
 
-impl From<CreateArgs> for MachinePlan {
-    fn from(args: CreateArgs) -> Self {
-        Self {
-            gpus: args.gpus,
+impl TryFrom<CreateArgs> for MachinePlan {
+    type Error = SimError;
+
+    fn try_from(args: CreateArgs) -> Result<Self, SimError> {
+        let like = args.like.as_deref().map(Likeness::read).transpose()?;
+        let alone = like.as_ref().map(|like| GpuList(vec![like.model]));
+        let plan = Self {
+            gpus: args.gpus.or(alone).unwrap_or_else(|| GpuList(Vec::new())),
+            like,
             owner_uid: args.owner_uid,
             ideal: args.ideal,
             set_latency: args.set_latency_ms,
@@ -138,7 +149,8 @@ impl From<CreateArgs> for MachinePlan {
             cooling: args.cooling,
             warm: args.warm,
             seed: args.seed,
-        }
+        };
+        plan.checked()
     }
 }
 

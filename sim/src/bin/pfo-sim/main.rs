@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<(), SimError> {
     let path = args.state.unwrap_or_else(nvidia_ml::state_path);
     match args.command {
-        Command::Create(create) => MachinePlan::from(create).create(&path),
+        Command::Create(create) => MachinePlan::try_from(create)?.create(&path),
         Command::Show(options) => show::show(&Driver::open(&path)?, &options),
         Command::Watch(options) => watch::watch(&Driver::open(&path)?, &options),
         Command::Fault(fault) => inject(&path, &fault),

@@ -111,7 +111,7 @@ impl From<SetCall> for CallView {
 
 fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
     let energy_mj = gpu.energy_mj()?;
-    let (state, board, facts) = (gpu.view()?, gpu.board(), gpu.model().facts());
+    let (state, board, facts) = (gpu.view()?, gpu.board(), gpu.facts());
     let now = MonotonicNs::now();
     let (limits, held_back) = (state.timeline.at(now), state.held_back(board, now));
     let (set_calls, driver_time) = (gpu.set_call_count(), gpu.driver_time());

@@ -63,7 +63,7 @@ fn draw(driver: &Driver, args: &WatchArgs, output: &mut impl Write) -> Result<()
 }
 
 fn line(gpu: Gpu<'_>) -> Result<String, SimError> {
-    let (state, board, facts) = (gpu.view()?, gpu.board(), gpu.model().facts());
+    let (state, board, facts) = (gpu.view()?, gpu.board(), gpu.facts());
     let now = MonotonicNs::now();
     let (mhz, power_w) = (state.clock_at(board, now).0, state.power_at(board, now).watts());
     Ok(format!(

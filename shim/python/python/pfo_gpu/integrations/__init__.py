@@ -1,6 +1,7 @@
 """Report what a framework runs to a session: one ``follow`` for each framework.
 
 - :func:`pfo_gpu.integrations.pipelining.follow` for ``torch.distributed.pipelining``
+- :func:`pfo_gpu.integrations.pytorch.follow` for a loop in plain PyTorch, with DDP or FSDP
 - :func:`pfo_gpu.integrations.deepspeed.follow` for DeepSpeed's ``PipelineEngine``
 - :func:`pfo_gpu.integrations.megatron.follow` for the schedules of Megatron-Core
 - :func:`pfo_gpu.integrations.megatron_bridge.callback` for Megatron-Bridge

@@ -8,10 +8,10 @@ from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
-from pfo_gpu.integrations.telling import (
+from pfo_gpu.integrations.reporting import (
     Run,
     Swap,
-    Telling,
+    Reporter,
     goes_on,
     hook,
     put,
@@ -19,7 +19,7 @@ from pfo_gpu.integrations.telling import (
     refuse_unknown,
     report_to,
     swap_in,
-    telling_of,
+    reporter_of,
 )
 from pfo_gpu.session import Session
 
@@ -42,7 +42,7 @@ def follow(accelerator: Any, session: Optional[Session] = None, **rank: Any) -> 
     Returns:
         The session, which lives as long as the accelerator; None if it cannot be followed.
     """
-    former = telling_of(getattr(accelerator, "backward", None))
+    former = reporter_of(getattr(accelerator, "backward", None))
     if isinstance(former, _Steps):
         former.take_prepared()
     if former is not None and goes_on(former, session):
@@ -97,7 +97,7 @@ def _rank(accelerator: Any) -> dict[str, Any]:
     }
 
 
-class _Steps(Telling):
+class _Steps(Reporter):
     """Where one step ends and the next one begins, which no call of Accelerate says."""
 
     def __init__(self, session: Session, accelerator: Any) -> None:
@@ -128,7 +128,7 @@ class _Steps(Telling):
     def take_prepared(self) -> None:
         """Follows what has been prepared since; a step that an earlier model has left open is over."""
         try:
-            if any(telling_of(optimizer.step) is not self for optimizer in self._accelerator._optimizers):
+            if any(reporter_of(optimizer.step) is not self for optimizer in self._accelerator._optimizers):
                 self._end_step()
             self.take([])
         except Exception as error:

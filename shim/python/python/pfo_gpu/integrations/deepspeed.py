@@ -7,17 +7,18 @@ from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.instruction import Name
-from pfo_gpu.integrations.telling import (
+from pfo_gpu.integrations.accounts import Account, Expected
+from pfo_gpu.integrations.reporting import (
     Run,
-    Telling,
-    Told,
+    Reporter,
+    Reported,
     goes_on,
     plain,
     put,
     refuse_unknown,
     report_to,
     swap_in,
-    telling_of,
+    reporter_of,
 )
 from pfo_gpu.session import Session
 
@@ -38,7 +39,8 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
     ``forward``, ``backward``, at the end ``collective`` (both reductions of gradients, one after the other) and
     ``optimizer_step``. This engine's map of instructions gets entries of its own, and the class keeps its map.
     With ``DualPipeVEngine``, which runs them one at a time, the phase is the chunk. ``engine.eval_batch``
-    is not reported. Followed a second time, an engine reports once; if the first session is closed, to the
+    is not reported. Each step is accounted for: if it does not report every forward and backward once, one warning
+    names what is missing. Followed a second time, an engine reports once; if the first session is closed, to the
     new one.
 
     Args:
@@ -50,7 +52,7 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
         The session, which lives as long as the engine; None if the engine cannot be followed.
     """
     name = type(engine).__name__
-    former = telling_of(getattr(engine, "train_batch", None))
+    former = reporter_of(getattr(engine, "train_batch", None))
     if former is not None and goes_on(former, session):
         return former.session
     try:
@@ -61,9 +63,9 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
         return None
 
     def swap(opened: Session) -> None:
-        telling = Telling(name, opened, "deepspeed")
-        told = {kind: _instruction(telling, kind.__name__, run) for kind, run in instructions.items()}
-        swap_in([(engine, "_INSTRUCTION_MAP", told), *put(telling, engine, "train_batch", telling.step)])
+        reporter = Reporter(name, opened, "deepspeed", Account(partial(_expected, engine)))
+        told = {kind: _instruction(reporter, kind.__name__, run) for kind, run in instructions.items()}
+        swap_in([(engine, "_INSTRUCTION_MAP", told), *put(reporter, engine, "train_batch", reporter.step)])
 
     return report_to(session, described, former, swap, partial(refuse_unknown, name, "DeepSpeed's PipelineEngine"))
 
@@ -83,28 +85,36 @@ def _rank(engine: Any) -> dict[str, Any]:
     }
 
 
-def _instruction(telling: Telling, instruction: str, run: Run) -> Run:
+def _expected(engine: Any) -> Optional[Expected]:
+    microbatches = engine.micro_batches
+    if not isinstance(microbatches, int):
+        return None
+    each = microbatches * (2 if type(engine).__name__ == "DualPipeVEngine" else 1)
+    return Expected(each, each)
+
+
+def _instruction(reporter: Reporter, instruction: str, run: Run) -> Run:
     if instruction not in _NAMES:
         return run
     run = plain(run)
-    return Told(run, telling, _told(telling, instruction, run))
+    return Reported(run, reporter, _reporting(reporter, instruction, run))
 
 
-def _told(telling: Telling, instruction: str, run: Run) -> Run:
+def _reporting(reporter: Reporter, instruction: str, run: Run) -> Run:
     # Its buffer is not the microbatch; that the session counts.
     def told(engine: Any, *arguments: Any, phase: Optional[int] = None, **named: Any) -> Any:
         if phase is not None:
             named["phase"] = phase
         # The reduction of gradients of tied layers goes on as that of all others.
-        if instruction != "ReduceGrads" or not telling.in_instruction:
-            telling.begin(_NAMES[instruction], chunk=phase or 0)
+        if instruction != "ReduceGrads" or not reporter.in_instruction:
+            reporter.begin(_NAMES[instruction], chunk=phase or 0)
         try:
             result = run(engine, *arguments, **named)
         except BaseException:
-            telling.end()
+            reporter.end()
             raise
         if instruction != "ReduceTiedGrads":
-            telling.end()
+            reporter.end()
         return result
 
     return told

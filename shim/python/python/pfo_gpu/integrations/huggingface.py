@@ -7,16 +7,16 @@ from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
-from pfo_gpu.integrations.telling import (
+from pfo_gpu.integrations.reporting import (
     Swap,
-    Telling,
+    Reporter,
     goes_on,
     put,
     refuse,
     refuse_unknown,
     report_to,
     swap_in,
-    telling_of,
+    reporter_of,
 )
 from pfo_gpu.session import Session
 
@@ -39,7 +39,7 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
     Returns:
         The session, which lives as long as the trainer; None if the trainer cannot be followed.
     """
-    former = telling_of(getattr(trainer, "compute_loss", None))
+    former = reporter_of(getattr(trainer, "compute_loss", None))
     if former is not None and goes_on(former, session):
         return former.session
     try:
@@ -57,11 +57,11 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
         return None
 
     def swap(opened: Session) -> None:
-        telling = Telling("Transformers' Trainer", opened, "transformers")
-        hooks = callback(telling, trainer)
+        reporter = Reporter("Transformers' Trainer", opened, "transformers")
+        hooks = callback(reporter, trainer)
         trainer.add_callback(hooks)
         try:
-            swap_in(_swaps(telling, trainer))
+            swap_in(_swaps(reporter, trainer))
         except BaseException:
             trainer.remove_callback(hooks)
             raise
@@ -82,18 +82,18 @@ def _rank(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _swaps(telling: Telling, trainer: Any) -> list[Swap]:
-    swaps = put(telling, trainer, "compute_loss", partial(telling.instruction, "forward"))
+def _swaps(reporter: Reporter, trainer: Any) -> list[Swap]:
+    swaps = put(reporter, trainer, "compute_loss", partial(reporter.instruction, "forward"))
     for name in ("evaluate", "predict"):
         if hasattr(trainer, name):
-            swaps += put(telling, trainer, name, telling.evaluation)
+            swaps += put(reporter, trainer, name, reporter.evaluation)
     if hasattr(trainer, "train"):
-        swaps += put(telling, trainer, "train", telling.training)
-    return [*swaps, *_backward(telling, trainer)]
+        swaps += put(reporter, trainer, "train", reporter.training)
+    return [*swaps, *_backward(reporter, trainer)]
 
 
-def _backward(telling: Telling, trainer: Any) -> list[Swap]:
-    return put(telling, trainer.accelerator, "backward", partial(telling.instruction, "backward"))
+def _backward(reporter: Reporter, trainer: Any) -> list[Swap]:
+    return put(reporter, trainer.accelerator, "backward", partial(reporter.instruction, "backward"))
 
 
 def _callback_class() -> Any:
@@ -107,31 +107,31 @@ def _callback_class() -> Any:
 class _Hooks:
     """Says when a step and its optimizer's step begin and end; the names are those of Transformers' hooks."""
 
-    def __init__(self, telling: Telling, trainer: Any) -> None:
-        self._telling = telling
+    def __init__(self, reporter: Reporter, trainer: Any) -> None:
+        self._reporter = reporter
         self._trainer = trainer
 
     def on_train_begin(self, *_arguments: Any, **_named: Any) -> None:
         # One with other batches, after one that found no memory.
-        self._telling.end_step()
+        self._reporter.end_step()
         # A search of hyperparameters makes the accelerator anew.
         try:
-            if telling_of(self._trainer.accelerator.backward) is not self._telling:
-                swap_in(_backward(self._telling, self._trainer))
+            if reporter_of(self._trainer.accelerator.backward) is not self._reporter:
+                swap_in(_backward(self._reporter, self._trainer))
         except Exception as error:
             refuse_unknown("a new accelerator", "that of a Trainer of Transformers", error)
 
     def on_step_begin(self, *_arguments: Any, **_named: Any) -> None:
-        self._telling.begin_step()
+        self._reporter.begin_step()
 
     def on_pre_optimizer_step(self, *_arguments: Any, **_named: Any) -> None:
-        self._telling.begin("optimizer_step")
+        self._reporter.begin("optimizer_step")
 
     def on_optimizer_step(self, *_arguments: Any, **_named: Any) -> None:
-        self._telling.end()
+        self._reporter.end()
 
     def on_step_end(self, *_arguments: Any, **_named: Any) -> None:
-        self._telling.end_step()
+        self._reporter.end_step()
 
     def on_train_end(self, *_arguments: Any, **_named: Any) -> None:
-        self._telling.end_step()
+        self._reporter.end_step()

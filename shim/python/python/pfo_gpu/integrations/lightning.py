@@ -9,9 +9,9 @@ from typing import Any, Optional
 
 from pfo_gpu import cuda
 from pfo_gpu.integrations.replicas import of_mesh
-from pfo_gpu.integrations.telling import (
+from pfo_gpu.integrations.reporting import (
     Run,
-    Telling,
+    Reporter,
     open_session,
     put,
     refuse_unknown,
@@ -95,7 +95,7 @@ class _Following:
         self.session = session
         self._opens = session is None
         self._rank = rank
-        self._telling: Optional[Telling] = None
+        self._reporter: Optional[Reporter] = None
         self._strategy: Any = None
         self._in_training_step = False
         self._open = False
@@ -109,18 +109,18 @@ class _Following:
             if self.session is None:
                 return
             strategy = trainer.strategy
-            telling = Telling("Lightning", self.session, _distribution(trainer))
-            swaps = put(telling, strategy, "training_step", self._told_training_step)
-            swap_in([*swaps, *put(telling, strategy, "optimizer_step", self._told_optimizer_step)])
+            reporter = Reporter("Lightning", self.session, _distribution(trainer))
+            swaps = put(reporter, strategy, "training_step", self._told_training_step)
+            swap_in([*swaps, *put(reporter, strategy, "optimizer_step", self._told_optimizer_step)])
         except Exception as error:
             refuse_unknown(type(trainer).__name__, "a Trainer of Lightning", error)
             return
-        self._telling = telling
+        self._reporter = reporter
         self._strategy = strategy
 
     def on_train_batch_start(self, _trainer: Any) -> None:
-        if self._telling is not None and not self._telling.in_step:
-            self._telling.begin_step()
+        if self._reporter is not None and not self._reporter.in_step:
+            self._reporter.begin_step()
 
     def on_before_backward(self, _trainer: Any) -> None:
         self._change("backward")
@@ -140,27 +140,30 @@ class _Following:
         if self._strategy is not None:
             for name in ("training_step", "optimizer_step"):
                 vars(self._strategy).pop(name, None)
-            self._strategy = self._telling = None
+            self._strategy = self._reporter = None
         if self._opens and self.session is not None:
             self.session.close()
 
-    on_exception = on_fit_end
+    def on_exception(self, trainer: Any) -> None:
+        if self._reporter is not None:
+            self._reporter.interrupt_step()
+        self.on_fit_end(trainer)
 
     def _end_step(self) -> None:
         self._has_stepped = False
         self._change(None)
-        if self._telling is not None:
-            self._telling.end_step()
+        if self._reporter is not None:
+            self._reporter.end_step()
 
     def _change(self, name: Any) -> None:
         """Ends the instruction that runs, and begins another one."""
-        if self._telling is None:
+        if self._reporter is None:
             return
         if self._open:
-            self._telling.end()
+            self._reporter.end()
         self._open = name is not None
         if name is not None:
-            self._telling.begin(name)
+            self._reporter.begin(name)
 
     def _told_training_step(self, run: Run) -> Run:
         def told(*arguments: Any, **named: Any) -> Any:

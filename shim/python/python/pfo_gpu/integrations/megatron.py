@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from functools import partial
 from types import FrameType
 from typing import Any, Callable, Optional
 
-from pfo_gpu.integrations.telling import Telling, goes_on, refuse, refuse_unknown, report_to, swap_in
+from pfo_gpu.integrations.accounts import Account, Expected
+from pfo_gpu.integrations.reporting import Reporter, goes_on, refuse, refuse_unknown, report_to, swap_in
 from pfo_gpu.session import Session
 
 
@@ -40,23 +43,12 @@ def follow(
     Returns:
         The session, which lives as long as the timers; None if the schedule cannot be followed.
     """
-    if getattr(config, "overlap_moe_expert_parallel_comm", False):
-        refuse(
-            "Megatron-Core's combined 1F1B",
-            "it runs a forward and a backward at a time, and a GPU has one clock at a time; switch"
-            " overlap_moe_expert_parallel_comm off",
-        )
-        return None
-    if "full_iteration" in str(getattr(config, "cuda_graph_scope", None)):
-        refuse(
-            "Megatron-Core with a CUDA graph of the full iteration",
-            "a launch of the graph reports no forward and no backward; leave full_iteration out of"
-            " cuda_graph_scope, or report the launch itself as a step with one instruction",
-        )
+    for name, reason in _reasons_against(config):
+        refuse(name, reason)
         return None
     try:
         timers = timers or config.timers or _silent_timers()
-        former = timers.pipeline.telling if isinstance(timers, _TellingTimers) else None
+        former = timers.pipeline.reporter if isinstance(timers, _ReportingTimers) else None
         if former is not None and goes_on(former, session):
             # Megatron-LM builds the model once for each chunk.
             config.timers = timers
@@ -66,7 +58,7 @@ def follow(
         if former is not None:
             config.timers = timers
         _order(config, num_microbatches)
-        telling_timers = None if former else type("TellingTimers", (_TellingTimers, type(timers)), {})
+        reporting_timers = None if former else type("ReportingTimers", (_ReportingTimers, type(timers)), {})
         described = {**_rank(), "num_microbatches": num_microbatches, **rank} if session is None else {}
     except _NotFollowed as error:
         refuse("Megatron-Core", str(error))
@@ -77,10 +69,35 @@ def follow(
 
     def swap(opened: Session) -> None:
         pipeline = _Pipeline(opened, lambda: _order(config, num_microbatches))
-        swap_in([(config, "timers", timers), (timers, "pipeline", pipeline), (timers, "__class__", telling_timers)])
+        swap_in([(config, "timers", timers), (timers, "pipeline", pipeline), (timers, "__class__", reporting_timers)])
 
     refused = partial(refuse_unknown, "Megatron-Core", "timers that can be followed")
     return report_to(session, described, former, swap, refused)
+
+
+def _reasons_against(config: Any) -> Iterator[tuple[str, str]]:
+    """What is not followed, and why."""
+    if getattr(config, "overlap_moe_expert_parallel_comm", False):
+        yield (
+            "Megatron-Core's combined 1F1B",
+            "it runs a forward and a backward at a time, and a GPU has one clock at a time; switch"
+            " overlap_moe_expert_parallel_comm off",
+        )
+    # Which option it is differs between releases. One that graphs inference only is none of them.
+    options = {name: getattr(config, name, None) for name in ("cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules")}
+    spelled = [name for name, value in options.items() if "full_iteration" in _words(value)]
+    if spelled:
+        yield (
+            "Megatron-Core with a CUDA graph of the full iteration",
+            "a launch of the graph reports no forward and no backward; leave full_iteration out of"
+            f" {' and '.join(spelled)}, or report the launch itself as a step with one instruction",
+        )
+
+
+def _words(value: object) -> list[str]:
+    """The names in an option, which may be a string, a member of an enumeration, or several of them."""
+    several = value if isinstance(value, (list, tuple, set)) else [value]
+    return [word for one in several for word in re.findall(r"\w+", str(getattr(one, "name", one)))]
 
 
 class _NotFollowed(Exception):
@@ -133,8 +150,9 @@ class _Pipeline:
     """Reports a step, its forwards and its backwards when the timers around them start and stop."""
 
     def __init__(self, session: Session, order: Callable[[], list[tuple[int, int]]]) -> None:
-        self.telling = Telling("Megatron-Core", session, "megatron-core")
+        self.reporter = Reporter("Megatron-Core", session, "megatron-core", Account(self._expected))
         self._order = order
+        self._units = 0
 
     def begin_step(self) -> None:
         import torch
@@ -146,27 +164,31 @@ class _Pipeline:
         except Exception as error:
             refuse("a step of Megatron-Core", f"{type(error).__name__}: {error}")
             return
+        self._units = len(order)
         last_chunk = max(chunk for _, chunk in order)
         self._forwards = iter(order)
         self._backwards = iter([(microbatch, last_chunk - chunk) for microbatch, chunk in order])
-        self.telling.begin_step()
+        self.reporter.begin_step()
 
     def end_step(self) -> None:
-        self.telling.end_step()
+        self.reporter.end_step()
+
+    def _expected(self) -> Expected:
+        return Expected(self._units, self._units)
 
     def begin_forward(self) -> None:
-        if self.telling.in_step:
-            self.telling.begin("forward", *next(self._forwards, ()))
+        if self.reporter.in_step:
+            self.reporter.begin("forward", *next(self._forwards, ()))
 
     def begin_backward(self) -> None:
-        if self.telling.in_step:
-            self.telling.begin("backward", *next(self._backwards, ()))
+        if self.reporter.in_step:
+            self.reporter.begin("backward", *next(self._backwards, ()))
 
     def begin_reduction(self) -> None:
-        self.telling.begin("collective")
+        self.reporter.begin("collective")
 
     def end(self) -> None:
-        self.telling.end()
+        self.reporter.end()
 
 
 def _is_forward_only() -> bool:
@@ -180,7 +202,7 @@ def _is_forward_only() -> bool:
     return False
 
 
-class _TellingTimers:
+class _ReportingTimers:
     """Timers that also report what they time; their own class is the next base."""
 
     pipeline: _Pipeline
@@ -189,13 +211,13 @@ class _TellingTimers:
         timer = super().__call__(name, log_level)  # type: ignore[misc]
         pipeline = self.pipeline
         if name == "forward-compute":
-            return _TellingTimer(timer, pipeline.begin_forward, pipeline.end)
+            return _ReportingTimer(timer, pipeline.begin_forward, pipeline.end)
         if name == "backward-compute":
-            return _TellingTimer(timer, pipeline.begin_backward, pipeline.end)
+            return _ReportingTimer(timer, pipeline.begin_backward, pipeline.end)
         if name == "all-grads-sync":
-            return _TellingTimer(timer, pipeline.begin_reduction, pipeline.end)
+            return _ReportingTimer(timer, pipeline.begin_reduction, pipeline.end)
         if name == "forward-backward":
-            return _TellingTimer(timer, pipeline.begin_step, pipeline.end_step)
+            return _ReportingTimer(timer, pipeline.begin_step, pipeline.end_step)
         return timer
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -205,7 +227,7 @@ class _TellingTimers:
         return object.__new__, (plain,), state
 
 
-class _TellingTimer:
+class _ReportingTimer:
     """A timer of Megatron-Core that also reports its start and stop."""
 
     def __init__(self, timer: Any, begin: Callable[[], None], end: Callable[[], None]) -> None:

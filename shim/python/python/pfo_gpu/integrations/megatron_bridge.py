@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from pfo_gpu.integrations import megatron
-from pfo_gpu.integrations.telling import refuse_unknown, require_arguments, require_session
+from pfo_gpu.integrations.reporting import refuse_unknown, require_arguments, require_session
 from pfo_gpu.session import Session
 
 

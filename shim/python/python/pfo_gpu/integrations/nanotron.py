@@ -6,16 +6,17 @@ from functools import partial
 from typing import Any, Optional
 
 from pfo_gpu.instruction import Name
-from pfo_gpu.integrations.telling import (
+from pfo_gpu.integrations.accounts import Account, Expected
+from pfo_gpu.integrations.reporting import (
     Run,
-    Telling,
+    Reporter,
     goes_on,
     hook,
     put,
     refuse_unknown,
     report_to,
     swap_in,
-    telling_of,
+    reporter_of,
 )
 from pfo_gpu.session import Session
 
@@ -36,7 +37,7 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
     Returns:
         The session, which lives as long as the trainer; None if the trainer cannot be followed.
     """
-    former = telling_of(getattr(trainer, "training_step", None))
+    former = reporter_of(getattr(trainer, "training_step", None))
     if former is not None and goes_on(former, session):
         return former.session
     refused = partial(refuse_unknown, type(trainer).__name__, "a DistributedTrainer of Nanotron")
@@ -50,18 +51,19 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Opti
         return None
 
     def swap(opened: Session) -> None:
-        pipeline = _Pipeline(Telling("Nanotron", opened, "nanotron"), is_last)
-        telling, block = pipeline.telling, first.pp_block
+        account = Account(partial(_expected, trainer))
+        pipeline = _Pipeline(Reporter("Nanotron", opened, "nanotron", account), is_last)
+        reporter, block = pipeline.reporter, first.pp_block
         kept = getattr(block, "_forward_pre_hooks", {})
         unhook = hook(block.register_forward_pre_hook, kept, pipeline.computes)
         try:
             swap_in(
                 [
-                    *put(telling, engine, "forward", partial(pipeline.told, "forward")),
-                    *put(telling, engine, "backward", partial(pipeline.told, "backward")),
-                    *put(telling, first.p2p, "recv_tensors", pipeline.received),
-                    *put(telling, optimizer, "step", partial(telling.instruction, "optimizer_step")),
-                    *put(telling, trainer, "training_step", telling.step),
+                    *put(reporter, engine, "forward", partial(pipeline.told, "forward")),
+                    *put(reporter, engine, "backward", partial(pipeline.told, "backward")),
+                    *put(reporter, first.p2p, "recv_tensors", pipeline.received),
+                    *put(reporter, optimizer, "step", partial(reporter.instruction, "optimizer_step")),
+                    *put(reporter, trainer, "training_step", reporter.step),
                 ]
             )
         except BaseException:
@@ -88,6 +90,11 @@ def _rank(trainer: Any) -> dict[str, Any]:
     }
 
 
+def _expected(trainer: Any) -> Expected:
+    each = int(trainer.n_micro_batches_per_batch)
+    return Expected(each, each)
+
+
 def _group_rank(group: Any) -> int:
     import torch
 
@@ -107,8 +114,8 @@ def _first_block(model: Any) -> Any:
 class _Pipeline:
     """Where in a forward or backward the engine is: it waits for another stage first, and then computes."""
 
-    def __init__(self, telling: Telling, is_last: bool) -> None:
-        self.telling = telling
+    def __init__(self, reporter: Reporter, is_last: bool) -> None:
+        self.reporter = reporter
         self._is_last = is_last
         self._waits: Optional[Name] = None
 
@@ -121,7 +128,7 @@ class _Pipeline:
                 return run(*arguments, **named)
             finally:
                 self._begin()
-                self.telling.end()
+                self.reporter.end()
 
         return told
 
@@ -141,5 +148,5 @@ class _Pipeline:
 
     def _begin(self) -> None:
         if self._waits is not None:
-            self.telling.begin(self._waits)
+            self.reporter.begin(self._waits)
             self._waits = None

@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Callable, Optional, Protocol, Union
+from typing import Any, Optional, Protocol, Union
 
-from pfo_gpu import cuda
+from pfo_gpu import _native, cuda
 from pfo_gpu.instruction import Name
+from pfo_gpu.integrations.accounts import Account, Expected
 from pfo_gpu.integrations.replicas import of_group, of_mesh
-from pfo_gpu.integrations.telling import (
+from pfo_gpu.integrations.reporting import (
     Run,
     Swap,
-    Telling,
-    Told,
+    Reporter,
+    Reported,
     goes_on,
     plain,
     put,
     refuse_unknown,
     report_to,
     swap_in,
-    telling_of,
+    reporter_of,
 )
 from pfo_gpu.session import Session
 
@@ -72,15 +73,21 @@ def follow(
     ``forward``, ``backward``, and in zero-bubble schedules ``backward_input`` and ``backward_weight``. If
     the rank has several stages, the first of them is chunk 0. Where a stage is sharded (FSDP2), the
     reduction of its gradients at the end of a step is a ``collective``. ``schedule.eval`` is not reported.
+    A step counts however it is run: by a method that was taken before, or by ``_step_microbatches``.
 
     A forward and a backward that ``ScheduleDualPipeV`` pairs run one after the other, as two instructions.
-    Where a function that overlaps them is registered with the schedule, the pair is a ``forward_backward`` with
-    the microbatch and the chunk of its backward: a GPU has one clock at a time.
+    Functions of the trainer's own (``schedule.register_custom_function``) are followed as what they run; one that
+    overlaps a pair is a ``forward_backward`` with the microbatch and the chunk of its backward: a GPU has one
+    clock at a time.
+
+    Each step is accounted for: if it does not report every forward and backward of its microbatches and stages
+    once, one warning names what is missing.
 
     Followed a second time, a schedule reports once; if the first session is closed, to the new one.
 
     Args:
-        schedule: The schedule. If it loads its order from a file, it must have done so.
+        schedule: The schedule, or an object that runs its ``schedule``. If it loads its order from a file, it must
+            have done so.
         stages: The stage or stages with which it was made, if the schedule does not know them.
         session: The session; if there is none, one is opened with what the stages, the mesh and the
             schedule say: the ranks and their numbers, the GPU and the number of microbatches. It takes the place
@@ -95,9 +102,10 @@ def follow(
     Returns:
         The session, which lives as long as the schedule; None if the schedule cannot be followed.
     """
+    schedule = _inner(schedule)
     name = type(schedule).__name__
-    former = telling_of(getattr(schedule, "step", None))
-    if former is not None and optimizer is not None and telling_of(optimizer.step) is None:
+    former = reporter_of(getattr(schedule, "step", None))
+    if former is not None and optimizer is not None and reporter_of(optimizer.step) is None:
         logging.getLogger("pfo_gpu").warning(
             "%s was followed without its optimizer, which is not reported now either; give it to the first follow",
             name,
@@ -114,9 +122,22 @@ def follow(
         session,
         described,
         former,
-        lambda opened: swap_in(_swaps(_telling(name, opened, own, optimizer), schedule, own, optimizer)),
+        lambda opened: swap_in(_swaps(_reporter(name, opened, own, optimizer), schedule, own, optimizer)),
         partial(refuse_unknown, name, "a schedule with stages"),
     )
+
+
+def _inner(schedule: Any) -> Any:
+    """The schedule that another object runs, as torchtitan's graph runtime does."""
+    for _ in range(_DEEPEST):
+        if hasattr(schedule, "_stages") or hasattr(schedule, "_stage") or not hasattr(schedule, "schedule"):
+            break
+        schedule = schedule.schedule
+    return schedule
+
+
+# An object that is its own `schedule` must not be looked into for ever.
+_DEEPEST = 8
 
 
 def _own_stages(schedule: Any, stages: Union[Stage, Sequence[Stage], None]) -> list[Stage]:
@@ -139,92 +160,132 @@ def _rank(schedule: Any, stage: Any, mesh: Any) -> dict[str, Any]:
     }
 
 
-def _telling(name: str, session: Session, stages: list[Stage], optimizer: Optional[Optimizer]) -> Telling:
+def _reporter(name: str, session: Session, stages: list[Stage], optimizer: Optional[Optimizer]) -> Reporter:
     """That of another schedule of the session, if they share something: either of them may run it."""
     steps = [] if optimizer is None else [optimizer.step]
     for run in [*(stage.forward_one_chunk for stage in stages), *steps]:
-        former = telling_of(run)
+        former = reporter_of(run)
         if former is not None and former.session is session:
             return former
-    return Telling(name, session, "torch")
+    return Reporter(name, session, "torch")
 
 
-def _swaps(telling: Telling, schedule: Any, stages: list[Stage], optimizer: Optional[Optimizer]) -> list[Swap]:
+def _swaps(reporter: Reporter, schedule: Any, stages: list[Stage], optimizer: Optional[Optimizer]) -> list[Swap]:
     swaps: list[Swap] = []
     for chunk, stage in enumerate(stages):
-        for method, name in _NAMES.items():
-            swaps += put(telling, stage, method, partial(_told, telling, name, chunk))
+        for method, (name, partial_name) in _METHODS.items():
+            swaps += put(reporter, stage, method, partial(_computed, reporter, name, partial_name, chunk))
         if hasattr(getattr(stage, "submod", None), "set_requires_gradient_sync"):
             for method in _REDUCTIONS:
                 if hasattr(stage, method):
-                    swaps += put(telling, stage, method, partial(_reduced, telling, chunk))
-    swaps += _overlaps(telling, schedule, stages)
+                    swaps += put(reporter, stage, method, partial(reporter.instruction, "collective", chunk=chunk))
+    swaps += _custom_functions(reporter, schedule, stages)
     if optimizer is not None:
-        swaps += put(telling, optimizer, "step", partial(_stepped, telling))
+        swaps += put(reporter, optimizer, "step", partial(_stepped, reporter))
     if hasattr(schedule, "eval"):
-        swaps += put(telling, schedule, "eval", telling.evaluation)
-    return [*swaps, *put(telling, schedule, "step", partial(telling.step, goes_on=optimizer is not None))]
+        swaps += put(reporter, schedule, "eval", reporter.evaluation)
+    step = partial(_step, reporter, schedule, stages, goes_on=optimizer is not None)
+    # `step` calls the other one, which some trainers call themselves.
+    for method in ("_step_microbatches", "step"):
+        if hasattr(schedule, method):
+            swaps += put(reporter, schedule, method, step)
+    return swaps
 
 
-# By the names that PyTorch gives its kinds of actions.
-_OVERLAP = "OVERLAP_F_B"
+def _step(reporter: Reporter, schedule: Any, stages: list[Stage], run: Run, goes_on: bool) -> Run:
+    trains = getattr(schedule, "_has_backward", True)
+
+    def is_training() -> bool:
+        # A schedule that only evaluates, as one without a loss does, is followed as what it is.
+        return not trains or getattr(schedule, "_has_backward", True)
+
+    def expected() -> Optional[Expected]:
+        microbatches = getattr(schedule, "_n_microbatches", None)
+        if not isinstance(microbatches, int):
+            return None
+        each = microbatches * len(stages)
+        return Expected(each, each if getattr(schedule, "_has_backward", True) else 0)
+
+    account = Account(expected, partial(_reason, reporter, stages))
+    return reporter.step(run, goes_on=goes_on, is_training=is_training, account=account)
 
 
-def _overlaps(telling: Telling, schedule: Any, stages: list[Stage]) -> list[Swap]:
-    """What reports pairs that a registered function overlaps, be it registered already or later."""
+def _reason(reporter: Reporter, stages: list[Stage]) -> Optional[str]:
+    replaced = [
+        f"{method} of stage {stage.stage_index}"
+        for stage in stages
+        for method in _METHODS
+        if reporter_of(getattr(stage, method, None)) is not reporter
+    ]
+    if not replaced:
+        return None
+    return f"Since follow was called, something has replaced {', '.join(replaced)}: call follow afterwards."
+
+
+# By the names that PyTorch gives the kinds of actions for which a trainer may register a function.
+_CUSTOM: dict[str, Name] = {
+    "FORWARD": "forward",
+    "FULL_BACKWARD": "backward",
+    "BACKWARD_INPUT": "backward_input",
+    "BACKWARD_WEIGHT": "backward_weight",
+    "OVERLAP_F_B": "forward_backward",
+    "UNSHARD": "collective",
+    "RESHARD": "collective",
+    "REDUCE_GRAD": "collective",
+    "WAIT_REDUCE_GRAD": "collective",
+}
+
+
+def _custom_functions(reporter: Reporter, schedule: Any, stages: list[Stage]) -> list[Swap]:
+    """What reports the functions that a trainer has registered already, or registers later."""
     functions = getattr(schedule, "_comp_type_to_function_map", None)
     if functions is None or not hasattr(schedule, "register_custom_function"):
         return []
     chunks = {stage.stage_index: chunk for chunk, stage in enumerate(stages)}
 
-    def told(kind: Any, run: Run) -> Run:
-        if getattr(kind, "name", None) != _OVERLAP:
+    def reported(kind: Any, run: Run) -> Run:
+        name = _CUSTOM.get(str(getattr(kind, "name", None)))
+        if name is None:
             return run
         run = plain(run)
-        return Told(run, telling, _overlapped(telling, chunks, run))
+        return Reported(run, reporter, _custom(reporter, name, chunks, run))
 
     def registering(register: Run) -> Run:
         def registered(computation_type: Any, custom_function: Run) -> Any:
-            return register(computation_type, told(computation_type, custom_function))
+            return register(computation_type, reported(computation_type, custom_function))
 
         return registered
 
     # PyTorch's own looks the functions up in the schedule, whenever it is called.
-    known = {kind: told(kind, run) for kind, run in functions.items()}
+    known = {kind: reported(kind, run) for kind, run in functions.items()}
     return [
         (schedule, "_comp_type_to_function_map", known),
-        *put(telling, schedule, "register_custom_function", registering),
+        *put(reporter, schedule, "register_custom_function", registering),
     ]
 
 
-def _overlapped(telling: Telling, chunks: dict[int, int], run: Run) -> Run:
-    def overlapped(action: Any, *arguments: Any, **named: Any) -> Any:
-        backward = action.sub_actions[-1]
-        telling.begin("forward_backward", backward.microbatch_index, chunks[backward.stage_index])
+def _custom(reporter: Reporter, name: Name, chunks: dict[int, int], run: Run) -> Run:
+    def reported(action: Any, *arguments: Any, **named: Any) -> Any:
+        # Part of a pair that another function runs.
+        if reporter.in_instruction:
+            return run(action, *arguments, **named)
+        parts = getattr(action, "sub_actions", None)
+        unit = parts[-1] if parts else action
+        chunk = chunks.get(getattr(unit, "stage_index", -1), 0)
+        reporter.begin(name, getattr(unit, "microbatch_index", None), chunk)
         try:
             return run(action, *arguments, **named)
         finally:
-            telling.end()
+            reporter.end()
 
-    return overlapped
-
-
-def _forward(*_arguments: Any, **_named: Any) -> Name:
-    return "forward"
+    return reported
 
 
-def _backward(_loss: Any = None, full_backward: bool = True, *_more: Any, **_named: Any) -> Name:
-    return "backward" if full_backward else "backward_input"
-
-
-def _backward_weight(*_arguments: Any, **_named: Any) -> Name:
-    return "backward_weight"
-
-
-_NAMES: dict[str, Callable[..., Name]] = {
-    "forward_one_chunk": _forward,
-    "backward_one_chunk": _backward,
-    "backward_weight_one_chunk": _backward_weight,
+# The names of what a stage computes, and of a backward without the gradients of weights.
+_METHODS: dict[str, tuple[Name, Optional[Name]]] = {
+    "forward_one_chunk": ("forward", None),
+    "backward_one_chunk": ("backward", "backward_input"),
+    "backward_weight_one_chunk": ("backward_weight", None),
 }
 
 
@@ -232,37 +293,17 @@ _NAMES: dict[str, Callable[..., Name]] = {
 _REDUCTIONS = ("perform_reduce_grad", "wait_for_gradient_reduction")
 
 
-def _reduced(telling: Telling, chunk: int, run: Run) -> Run:
-    told = telling.instruction("collective", run, chunk)
-
-    def reduced(*arguments: Any, **named: Any) -> Any:
-        return (run if telling.in_instruction else told)(*arguments, **named)
-
-    return reduced
+def _computed(reporter: Reporter, name: Name, partial_name: Optional[Name], chunk: int, run: Run) -> Run:
+    return _native.InstructionCall(reporter, run, name, chunk, has_microbatch=True, partial_name=partial_name)
 
 
-def _stepped(telling: Telling, run: Run) -> Run:
-    told = telling.instruction("optimizer_step", run)
+def _stepped(reporter: Reporter, run: Run) -> Run:
+    told = reporter.instruction("optimizer_step", run)
 
     def stepped(*arguments: Any, **named: Any) -> Any:
         try:
             return told(*arguments, **named)
         finally:
-            telling.end_step()
+            reporter.end_step()
 
     return stepped
-
-
-def _told(telling: Telling, name: Callable[..., Name], chunk: int, run: Run) -> Run:
-    # What follows the microbatch differs between releases of PyTorch, and is passed on as it is.
-    def told(microbatch: int, *arguments: Any, **named: Any) -> Any:
-        # Part of a pair, which may run it on another thread.
-        if telling.in_instruction:
-            return run(microbatch, *arguments, **named)
-        telling.begin(name(*arguments, **named), microbatch, chunk)
-        try:
-            return run(microbatch, *arguments, **named)
-        finally:
-            telling.end()
-
-    return told

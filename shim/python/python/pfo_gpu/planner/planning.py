@@ -19,6 +19,8 @@ def plan(
     schedule: str = "1f1b",
     order: Union[files.PathLike, bytes, None] = None,
     chunks: int = 2,
+    microbatch_group: Optional[int] = None,
+    extra_warm_up: bool = False,
     memory_limit: Union[int, Sequence[int]] = (),
     fixed: Union[str, Sequence[str]] = (),
     transfer_ms: float = 0.0,
@@ -42,9 +44,13 @@ def plan(
         microbatches: Microbatches of a step; required without an order.
         schedule: The order in which stages run their instructions: ``"1f1b"``, ``"gpipe"``,
             ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"``, ``"zb-v"``, ``"dualpipe-v"``,
-            ``"dualpipe"`` or ``"interleaved-1f1b"``.
-        order: A file with the order instead, or its contents as bytes (``pfo-order/1``).
-        chunks: Model chunks of each stage, for ``"interleaved-1f1b"``.
+            ``"dualpipe"``, ``"interleaved-1f1b"``, ``"interleaved-zero-bubble"`` or ``"looped-bfs"``.
+        order: A file with the order instead, or its contents as bytes: ``pfo-order/1``, or what PyTorch,
+            Megatron-Core or DeepSpeed write of a schedule.
+        chunks: Model chunks of each stage, for the interleaved schedules and ``"looped-bfs"``.
+        microbatch_group: For ``"interleaved-1f1b"``, Megatron's ``microbatch_group_size_per_vp_stage``.
+        extra_warm_up: For ``"interleaved-1f1b"``, one more forward ahead, as Megatron runs with
+            ``overlap_moe_expert_parallel_comm``.
         memory_limit: How many more activations than in 1F1B a stage can keep, for ``"envpipe"``: one
             number, or one for each stage; no limit without.
         fixed: Instructions that stages run as well and whose time does not depend on the clock:
@@ -77,6 +83,8 @@ def plan(
             schedule=schedule,
             order=order,
             chunks=count("chunks", chunks, bits=16),
+            microbatch_group=None if microbatch_group is None else count("microbatch_group", microbatch_group),
+            extra_warm_up=extra_warm_up,
             memory_limit=counts("memory_limit", memory_limit),
             fixed=[fixed] if isinstance(fixed, str) else list(fixed),
             transfer_ms=transfer_ms,

@@ -21,12 +21,17 @@ class Plan:
 
     @classmethod
     def read(
-        cls, path: files.PathLike, profile: Optional[Profile] = None, schedule: str = "1f1b"
+        cls,
+        path: files.PathLike,
+        profile: Union[Profile, files.PathLike, bytes, Any, None] = None,
+        schedule: str = "1f1b",
     ) -> Plan:
         """Reads a plan file: ``pfo-plan/1`` JSON, or Python lists of lowtime, Perseus or Zeus.
 
         Such Python files say neither what they were made from nor their order: they require the
-        profile, and the schedule with its default settings. What they claim is ignored.
+        profile (a :class:`Profile`, or what one is made from, as Zeus' CSV file), and the schedule with its
+        default settings. What they claim is ignored. A clock of 0, with which Zeus leaves the clock as it is, is
+        that of the instruction before.
 
         Raises:
             PlanError: The file is no plan, or does not fit the profile; the error names the place.
@@ -38,9 +43,14 @@ class Plan:
 
     @classmethod
     def from_bytes(
-        cls, contents: bytes, profile: Optional[Profile] = None, schedule: str = "1f1b"
+        cls,
+        contents: bytes,
+        profile: Union[Profile, files.PathLike, bytes, Any, None] = None,
+        schedule: str = "1f1b",
     ) -> Plan:
         """A plan from the contents of its file, as :meth:`read` reads it."""
+        if profile is not None and not isinstance(profile, Profile):
+            profile = Profile(profile)
         measured = None if profile is None else profile._native
         return cls(_native.Plan.from_bytes(contents, measured, schedule))
 

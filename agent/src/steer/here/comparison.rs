@@ -1,0 +1,109 @@
+//! A comparison of the plan of a job of this node with default clocks.
+
+use pfo_fleet::{Run, Standing};
+use pfo_protocol::{PlanStatus, Request, Response, TrialLength, TrialRun};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::pfod::{Connection, unexpected};
+use crate::record;
+use crate::steer::here::Here;
+use crate::steer::{ComparedTurn, Comparison, Doing, SteerError, no_table, owner};
+
+/// A comparison under way. What it has not ended is ended by the next look at the job.
+#[derive(Debug)]
+pub(super) struct ComparisonHere {
+    here: Here,
+    number: u64,
+    begun: Option<Begun>,
+}
+
+/// What holds the job.
+#[derive(Debug)]
+struct Begun {
+    connection: Connection,
+    _changing: OwnedMutexGuard<()>,
+}
+
+impl ComparisonHere {
+    pub(super) fn of(here: Here, number: u64) -> Self {
+        Self { here, number, begun: None }
+    }
+
+    /// Notes on disk what the job runs, and holds it.
+    async fn begin(&self) -> Result<Begun, SteerError> {
+        let changing = self.here.changing(self.number).await?;
+        let run = self.here.standing.state().record.run.clone();
+        let Some(plan) = self.here.plan(&run).await? else { return Err(no_table().into()) };
+        self.here.standing.state().record.comparing = true;
+        self.here.standing.keep_plan(&run, plan);
+        self.here.keep().await?;
+        let connection = self.here.steering.pfod.on_behalf(owner(&self.here.key)).await?;
+        Ok(Begun { connection, _changing: changing })
+    }
+
+    async fn measure(&mut self, run: Run, length: TrialLength) -> Result<ComparedTurn, SteerError> {
+        let mut begun = match self.begun.take() {
+            Some(begun) => begun,
+            None => self.begin().await?,
+        };
+        let setting = match self.here.plan(&run).await? {
+            Some(plan) => TrialRun::Plan { label: plan.label, table: plan.table },
+            None => TrialRun::DefaultClocks,
+        };
+        let order = record::Order { run: setting, length, room: None };
+        let pfod = &self.here.steering.pfod;
+        let (recorded, _) = record::run(pfod, &mut begun.connection, &self.here.key, order).await?;
+        let trial = recorded.trial;
+        self.begun = Some(begun);
+        let step = trial.first_step.saturating_sub(length.settling_steps.into());
+        Ok(ComparedTurn { step, trial })
+    }
+
+    async fn finish(
+        mut self,
+        (run, standing): (Run, Standing),
+        compared: Option<pfo_fleet::Compared>,
+    ) -> Result<(), SteerError> {
+        let Some(mut begun) = self.begun.take() else { return Err(no_table().into()) };
+        let end = Request::TrialsEnd { job: self.here.key.selector(), keep: true };
+        let plan: Option<PlanStatus> = match begun.connection.ask(end).await? {
+            Response::TrialsEnded(plan) => plan,
+            other => return Err(unexpected(&other).into()),
+        };
+        if let Some(compared) = &compared {
+            self.here.steering.ledger.take_whole(&self.here.job, compared);
+        }
+        let is_same = {
+            let mut state = self.here.standing.state();
+            (state.record.comparing, state.record.plan) = (false, plan.map(|plan| plan.number));
+            // What a user has decided meanwhile about the guard goes first.
+            let is_decided = state.record.number != self.number;
+            let is_same = is_decided || state.record.run == run;
+            if is_same && !is_decided {
+                state.record.standing = standing.clone();
+                state.record.number = state.record.number.saturating_add(1);
+            }
+            is_same
+        };
+        if is_same {
+            self.here.standings().keep_if_possible(&self.here.key, &self.here.standing).await;
+            return Ok(());
+        }
+        let by = owner(&self.here.key);
+        self.here.swap_to(by, (run, standing), false).await.map(drop)
+    }
+}
+
+impl Comparison for ComparisonHere {
+    fn turn(&mut self, run: Run, length: TrialLength) -> Doing<'_, ComparedTurn> {
+        Box::pin(self.measure(run, length))
+    }
+
+    fn end(
+        self: Box<Self>,
+        outcome: (Run, Standing),
+        compared: Option<pfo_fleet::Compared>,
+    ) -> Doing<'static, ()> {
+        Box::pin(self.finish(outcome, compared))
+    }
+}

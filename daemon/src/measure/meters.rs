@@ -1,0 +1,117 @@
+//! The meters of this node, one for each rank that is tapped or measured, and the rhythm of each
+//! GPU's counter from one meter to the next.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use pfo_protocol::{GpuName, GpuUuid, Refusal};
+use pfo_service::lock;
+
+use super::meter::Meter;
+use super::outbox::Outbox;
+use super::refresh::Refresh;
+use crate::gpu::LateDriver;
+use crate::lease::Session;
+
+/// All meters.
+#[derive(Debug)]
+pub(crate) struct Meters {
+    driver: Arc<LateDriver>,
+    by_gpu: Mutex<HashMap<GpuUuid, Arc<Counter>>>,
+}
+
+/// The energy counter of a GPU.
+#[derive(Debug, Default)]
+struct Counter {
+    /// The last meter that read it.
+    meter: Mutex<Weak<Meter>>,
+    refresh: Arc<Mutex<Refresh>>,
+}
+
+impl Meters {
+    /// No meters yet; those of this driver's GPUs.
+    #[must_use]
+    pub(crate) fn new(driver: Arc<LateDriver>) -> Self {
+        Self { driver, by_gpu: Mutex::default() }
+    }
+
+    /// The meter of a rank, started if there is none, with an additional listener.
+    ///
+    /// # Errors
+    /// If the GPU is gone, or a thread cannot be started.
+    pub(crate) fn listen(
+        &self,
+        session: &Arc<Session>,
+        gpu: &GpuUuid,
+        listener: &Arc<Outbox>,
+    ) -> Result<Arc<Meter>, Refusal> {
+        let gpu = self.driver.gpu(&GpuName::Uuid(gpu.clone()))?;
+        // A GPU that hangs while its meter starts delays no other.
+        let counter = Arc::clone(lock(&self.by_gpu).entry(gpu.uuid.clone()).or_default());
+        let meter = counter
+            .meter_of(session, |refresh| Meter::start(Arc::clone(session), &gpu, refresh))?;
+        meter.add(listener);
+        Ok(meter)
+    }
+}
+
+impl Counter {
+    /// The session's only meter, started by `start` if there is none.
+    fn meter_of(
+        &self,
+        session: &Arc<Session>,
+        start: impl FnOnce(Arc<Mutex<Refresh>>) -> Result<Arc<Meter>, Refusal>,
+    ) -> Result<Arc<Meter>, Refusal> {
+        let mut known = lock(&self.meter);
+        if let Some(meter) = known.upgrade().filter(|meter| meter.is_of(session)) {
+            return Ok(meter);
+        }
+        let meter = start(Arc::clone(&self.refresh))?;
+        *known = Arc::downgrade(&meter);
+        Ok(meter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::meter::example_meter;
+    use super::*;
+    use crate::job::example_session as session;
+    use crate::refusal::internal;
+
+    #[test]
+    fn a_session_has_one_meter_until_everybody_has_dropped_it() {
+        let (counter, session) = (Counter::default(), session("j", 0));
+        let started = |session: &Arc<Session>| {
+            let mut started = false;
+            let meter = counter.meter_of(session, |_| {
+                started = true;
+                Ok(example_meter(session))
+            });
+            (meter.unwrap(), started)
+        };
+        let (first, is_new) = started(&session);
+        assert!(is_new);
+        let (second, is_new) = started(&session);
+        assert!(!is_new && Arc::ptr_eq(&first, &second));
+        drop((first, second));
+        assert!(started(&session).1);
+    }
+
+    #[test]
+    fn the_next_session_on_a_gpu_has_a_meter_of_its_own() {
+        let (counter, former) = (Counter::default(), session("j", 0));
+        let _listened_to = counter.meter_of(&former, |_| Ok(example_meter(&former))).unwrap();
+        let next = session("j", 0);
+        let meter = counter.meter_of(&next, |_| Ok(example_meter(&next))).unwrap();
+        assert!(meter.is_of(&next));
+    }
+
+    #[test]
+    fn a_meter_that_does_not_start_leaves_none_behind() {
+        let (counter, session) = (Counter::default(), session("j", 0));
+        let refusal = counter.meter_of(&session, |_| Err(internal(&"no thread"))).err().unwrap();
+        assert_eq!(refusal.message, "no thread");
+        assert!(counter.meter_of(&session, |_| Ok(example_meter(&session))).is_ok());
+    }
+}

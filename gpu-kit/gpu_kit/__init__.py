@@ -1,0 +1,1 @@
+"""Measures a GPU and its driver, and changes nothing."""

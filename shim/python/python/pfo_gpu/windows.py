@@ -1,0 +1,315 @@
+"""Time and energy of any block of a program, without a lease, a pipeline or a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import inspect
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Hashable, Iterable, Optional, TypeVar, Union
+
+from pfo_gpu import cuda
+from pfo_gpu.nvml import NvmlError, nvml, visible
+from pfo_gpu.once import Once
+
+_Run = TypeVar("_Run", bound=Callable[..., Any])
+_Gpu = Union[int, str]
+
+_reported = Once()
+
+
+class Window:
+    """Measures what runs between its begin and its end: a ``with`` block, or each call of a function.
+
+    ::
+
+        with pfo_gpu.window("epoch") as epoch:
+            train()
+        print(epoch.time_s, epoch.energy_j)
+
+    ``async with`` and coroutine functions work, too. Windows may be nested and run in several threads. One that is
+    entered more than once adds up; :attr:`count` says how often it has ended. Energy is that of the whole GPUs
+    meanwhile, whoever used it.
+
+    Attributes:
+        name: Its name.
+    """
+
+    def __init__(self, name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync: bool = True) -> None:
+        self.name = name
+        self._sync = sync
+        self._gpus = _Counters(gpus)
+        self._lock = threading.Lock()
+        self._begun: dict[Hashable, list[tuple[int, list[int]]]] = {}
+        self._time_ns = 0
+        self._energy_mj = [0] * len(self._gpus.uuids)
+        self.count = 0
+        """How often it has ended."""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds between begin and end, of all that have ended."""
+        return self._time_ns / 1e9
+
+    @property
+    def energy_by_gpu_j(self) -> dict[str, float]:
+        """Joules of each GPU meanwhile, by its UUID."""
+        return {uuid: energy / 1e3 for uuid, energy in zip(self._gpus.uuids, self._energy_mj)}
+
+    @property
+    def energy_j(self) -> Optional[float]:
+        """Joules of all of the GPUs meanwhile; None if :attr:`problem` says why they are not known."""
+        return None if self.problem else sum(self._energy_mj) / 1e3
+
+    @property
+    def power_w(self) -> Optional[float]:
+        """Mean power of all of the GPUs meanwhile, in watts."""
+        return None if self.energy_j is None or not self._time_ns else self.energy_j / self.time_s
+
+    @property
+    def problem(self) -> Optional[str]:
+        """Why the energy is not known; None if it is."""
+        return self._gpus.problem
+
+    def begin(self) -> None:
+        """As entering it."""
+        if self._sync:
+            _wait_for_gpus()
+        began = (time.perf_counter_ns(), self._gpus.read())
+        with self._lock:
+            self._begun.setdefault(_here(), []).append(began)
+
+    def end(self) -> None:
+        """As leaving it. Without a begin in the same thread or task nothing happens."""
+        if self._sync:
+            _wait_for_gpus()
+        energy_mj, now_ns = self._gpus.read(), time.perf_counter_ns()
+        with self._lock:
+            begun = self._begun.get(_here())
+            if not begun:
+                return
+            began_ns, before_mj = begun.pop()
+            if not begun:
+                del self._begun[_here()]
+            self._time_ns += now_ns - began_ns
+            # A counter that fell is of a driver that was loaded again.
+            used = [max(0, now - before) for now, before in zip(energy_mj, before_mj)]
+            self._energy_mj = [total + more for total, more in zip(self._energy_mj, used)]
+            self.count += 1
+
+    def __enter__(self) -> Window:
+        self.begin()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+
+    async def __aenter__(self) -> Window:
+        return self.__enter__()
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.end()
+
+    def __call__(self, function: _Run) -> _Run:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def measured_later(*arguments: Any, **named: Any) -> Any:
+                with self:
+                    return await function(*arguments, **named)
+
+            return measured_later  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def measured(*arguments: Any, **named: Any) -> Any:
+            with self:
+                return function(*arguments, **named)
+
+        return measured  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        energy = f"energy unknown: {self.problem}" if self.energy_j is None else f"{self.energy_j:.6g} J"
+        return f"<pfo_gpu.Window {self.name!r}: {self.time_s:.6g} s, {energy}, {self.count} times>"
+
+
+def window(name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync: bool = True) -> Window:
+    """A window over a block or a function: its time, and the energy of this process' GPUs meanwhile.
+
+    It reads the energy counters of the driver, which every user may do, and changes nothing. It neither raises nor
+    prints in the measured program: :attr:`Window.problem` says why energy is not known, and one warning. Counters are
+    refreshed some ten times a second, so that the energy of a window below a second is inexact.
+
+    Args:
+        name: Its name.
+        gpus: UUIDs, PCI bus ids, or places among the GPUs that CUDA shows this process; else those of the open
+            sessions of this process, else ``PFO_GPU``, else PyTorch's current device where a launcher has started
+            several processes, else all that CUDA shows.
+        sync: Whether begin and end wait for the work that PyTorch has given to the GPU, as Zeus' do.
+    """
+    return Window(name, gpus=gpus, sync=sync)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a window of Zeus' monitor returns."""
+
+    time: float
+    """Seconds."""
+    gpu_energy: dict[int, float]
+    """Joules of each GPU, by its place among those that CUDA shows this process."""
+    cpu_energy: None = None
+    """Not measured."""
+    dram_energy: None = None
+    """Not measured."""
+
+    @property
+    def total_energy(self) -> float:
+        """Joules of all GPUs."""
+        return sum(self.gpu_energy.values())
+
+
+class Monitor:
+    """Takes the place of ``zeus.monitor.ZeusMonitor`` for windows: the same calls, and the same figures.
+
+    Args:
+        gpu_indices: Places among the GPUs that CUDA shows this process; else all of them.
+        approx_instant_energy: Ignored: a counter that has not moved yet is 0 J.
+        log_file: Ignored.
+        sync_execution_with: Only ``"torch"``; without PyTorch on a GPU there is nothing to wait for.
+
+    Raises:
+        NvmlError: The energy of a GPU cannot be read.
+    """
+
+    def __init__(
+        self,
+        gpu_indices: Optional[list[int]] = None,
+        cpu_indices: Optional[list[int]] = None,
+        approx_instant_energy: bool = False,
+        log_file: object = None,
+        sync_execution_with: str = "torch",
+    ) -> None:
+        gpus = visible()
+        self.gpu_indices = list(range(len(gpus))) if gpu_indices is None else list(gpu_indices)
+        wrong = [index for index in self.gpu_indices if not 0 <= index < len(gpus)]
+        if wrong:
+            raise ValueError(f"gpu_indices has {wrong[0]}; CUDA shows this process {len(gpus)} GPUs, counted from 0")
+        self._counters = _Counters(self.gpu_indices)
+        if self._counters.problem:
+            raise NvmlError(self._counters.problem)
+        self._begun: dict[str, tuple[int, list[int]]] = {}
+
+    def begin_window(self, key: str, sync_execution: bool = True) -> None:
+        """Begins a window.
+
+        Raises:
+            ValueError: One of this name is open.
+        """
+        if key in self._begun:
+            raise ValueError(f"measurement window {key!r} is open already")
+        if sync_execution:
+            _wait_for_gpus()
+        self._begun[key] = (time.perf_counter_ns(), self._counters.read())
+
+    def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
+        """Ends a window, in any thread, and returns what it measured; zeros if it is cancelled.
+
+        Raises:
+            ValueError: None of this name is open.
+        """
+        if sync_execution and not cancel:
+            _wait_for_gpus()
+        energy_mj, now_ns = self._counters.read(), time.perf_counter_ns()
+        begun = self._begun.pop(key, None)
+        if begun is None:
+            raise ValueError(f"measurement window {key!r} is not open")
+        if cancel:
+            return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
+        began_ns, before_mj = begun
+        used = [max(0, now - before) / 1e3 for now, before in zip(energy_mj, before_mj)]
+        return Measurement((now_ns - began_ns) / 1e9, dict(zip(self.gpu_indices, used)))
+
+
+class _Counters:
+    """The energy counters of some GPUs, as far as they can be read."""
+
+    def __init__(self, gpus: Optional[Iterable[_Gpu]]) -> None:
+        self.problem: Optional[str] = None
+        self._handles: list[ctypes.c_void_p] = []
+        self.uuids: list[str] = []
+        try:
+            library = nvml()
+            handles = _chosen() if gpus is None else [_handle(gpu) for gpu in gpus]
+            self.uuids = [library.uuid(handle) for handle in handles]
+            self._read_mj = library.energy_mj
+            self._handles = handles
+            if not handles:
+                self._fail("CUDA_VISIBLE_DEVICES shows this process no GPU")
+            self.read()
+        except NvmlError as error:
+            self._fail(str(error))
+
+    def read(self) -> list[int]:
+        """Millijoules of each GPU; nothing once one could not be read."""
+        if self.problem:
+            return []
+        try:
+            return [self._read_mj(handle) for handle in self._handles]
+        except NvmlError as error:
+            self._fail(str(error))
+            return []
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        if _reported.is_first(problem):
+            logging.getLogger("pfo_gpu").warning("windows measure time, and no energy: %s", problem)
+
+
+def _handle(gpu: _Gpu) -> ctypes.c_void_p:
+    if isinstance(gpu, str):
+        return nvml().by_name(gpu)
+    gpus = visible()
+    if not 0 <= gpu < len(gpus):
+        raise NvmlError(f"gpus has {gpu}; CUDA shows this process {len(gpus)} GPUs, counted from 0")
+    return gpus[gpu]
+
+
+def _chosen() -> list[ctypes.c_void_p]:
+    """The GPUs of this process."""
+    from pfo_gpu.session import _open_sessions
+
+    leased = {session.gpu for session in _open_sessions()} - {None}
+    if leased:
+        return [nvml().by_name(str(uuid)) for uuid in sorted(map(str, leased))]
+    named = os.environ.get("PFO_GPU", "")
+    if named and not named.startswith("cuda"):
+        return [_handle(int(named) if named.isdigit() else named)]
+    gpus, torch = visible(), cuda.pytorch()
+    if "LOCAL_RANK" in os.environ and torch is not None and torch.cuda.is_initialized():
+        current = int(torch.cuda.current_device())
+        return gpus[current : current + 1] or gpus
+    return gpus
+
+
+def _wait_for_gpus() -> None:
+    try:
+        torch = cuda.pytorch()
+        if torch is not None and torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+    except Exception:
+        # What is wrong with CUDA, the program's own next call says.
+        pass
+
+
+def _here() -> Hashable:
+    """The thread, or the task of it, that enters and leaves a window."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident() if task is None else id(task)

@@ -5,10 +5,13 @@
 //! precision of the times at which it is refreshed: a tenth of a millisecond, which is nothing for an
 //! instruction of 30 ms and much for one of 1 ms.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nvidia_ml::like::Likeness;
+use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::model::GpuModel;
 use nvidia_ml::units;
 use nvidia_ml::work::built_in;
@@ -120,6 +123,41 @@ fn instructions_of_any_length_are_measured_as_the_tables_have_them() {
     for (time_scale, steps) in [(0.4, 12), (0.012, 250)] {
         let shortest_s = compare(&trial(time_scale, steps), time_scale);
         println!("shortest: {:.1} ms", 1e3 * shortest_s);
+    }
+}
+
+/// A machine whose counter takes 3 ms to read, as an H200's does, and that is ideal but for this.
+fn slow_to_read(plan: MachinePlan) -> MachinePlan {
+    let facts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/facts/nvidia-h200.json");
+    MachinePlan { like: Some(Likeness::read(&facts).unwrap()), ..plan }
+}
+
+#[test]
+fn a_counter_that_takes_milliseconds_to_read_is_read_at_most_of_its_refreshes() {
+    let machine =
+        MachineSetup { gpus: "4xH200", set_latency_ms: 8, settle_ms: 15, made: slow_to_read };
+    let node = Node::start_with(&Setup { machine, ..Setup::default() });
+    let training = Training::start(&node, JOB, &Identity::own(), &["--time-scale", "0.5"]);
+    training.until_leased(&node);
+    training.until_step(&node, 0);
+    let (began, run) = (Instant::now(), TrialRun::Uniform(CLOCK));
+    let trial = node.agent_control().record(JOB, run, after_settling(24), false).unwrap();
+    let refreshes = began.elapsed().as_secs_f64() / 0.1;
+    training.stop();
+    for (measured, rank) in trial.trial.ranks.iter().zip(&trial.ranks) {
+        let share = rank.readings as f64 / refreshes;
+        assert!(share > 0.5, "{} readings of {refreshes} refreshes: {rank:?}", rank.readings);
+        let facts = node.machine.gpu(0).facts();
+        let stage = built_in::stage(facts, measured.stage.index(), STAGES as usize).unwrap();
+        for row in &rank.rows {
+            let work = match row.instruction {
+                Instruction::Forward => stage.of(Kind::Forward),
+                _ => stage.of(Kind::Backward),
+            };
+            let power_w = work.curve().at(units::Mhz(CLOCK.0)).watts();
+            let found_w = row.energy_median_j.unwrap() / row.time_median_s;
+            assert!((found_w / power_w - 1.0).abs() < 0.05, "{found_w} of {power_w} W: {row:?}");
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::progress::Progress;
 
 /// Check what pfo promises on the GPUs of this node, and write a report to send in
 ///
-/// Only reads, at most 400 calls a second and 1 % of the time, unless --set is given. Works without
+/// Only reads, at most 400 calls a second and 8 % of the time, unless --set is given. Works without
 /// pfod; what needs it is then reported as not checked. Takes some seconds for each GPU. The report
 /// names models and versions, but no UUID, host, user or job. docs/tested-on.md says what becomes of
 /// it. The exit code is 1 if a check fails; what is unknown does not change it.

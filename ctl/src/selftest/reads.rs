@@ -175,16 +175,27 @@ fn counted(samples: &[Sample<Reading>]) -> Vec<Check> {
         let unchecked = POWER.unknown("not checked: too few new values");
         return vec![ENERGY.pass("it rises, seldom"), unchecked];
     }
-    let mut gaps_ms: Vec<f64> =
-        refreshed.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs_f64() * 1e3).collect();
-    gaps_ms.sort_by(f64::total_cmp);
-    let gap_ms = gaps_ms[gaps_ms.len() / 2];
-    let rises = ENERGY.pass(format!("it rises, a new value every {gap_ms:.0} ms"));
+    let rises = ENERGY.pass(rhythm(samples, took_s / (refreshed.len() - 1) as f64));
     let counted_w = (last.value.0 - first.value.0) as f64 / 1e3 / took_s;
     let between = samples.iter().filter(|read| read.at >= first.at && read.at <= last.at);
     let read_w: Vec<f64> =
         between.filter_map(|read| Some(f64::from(read.value.1?) / 1e3)).collect();
     vec![rises, beside_reading(counted_w, &read_w)]
+}
+
+/// How often there is a new value; reads further apart than that see only some of them.
+fn rhythm(samples: &[Sample<Reading>], between_new_s: f64) -> String {
+    let mut apart_s: Vec<f64> =
+        samples.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs_f64()).collect();
+    apart_s.sort_by(f64::total_cmp);
+    let read_every_s = apart_s[apart_s.len() / 2];
+    let new_ms = between_new_s * 1e3;
+    if read_every_s * 1.5 > between_new_s {
+        return format!(
+            "it rises, a new value every {new_ms:.0} ms or more often: reads take long"
+        );
+    }
+    format!("it rises, a new value every {new_ms:.0} ms")
 }
 
 fn beside_reading(counted_w: f64, all_w: &[f64]) -> Check {
@@ -294,6 +305,18 @@ mod tests {
     #[test]
     fn the_rhythm_of_the_counter_and_its_power_are_measured_between_refreshes() {
         insta::assert_snapshot!(found(|ms| ms / 100 * 100 * 50));
+    }
+
+    #[test]
+    fn reads_that_are_too_far_apart_for_the_rhythm_say_so() {
+        let read = |ms| Sample {
+            at: Duration::from_millis(ms),
+            took: Duration::from_millis(3),
+            value: (ms / 100 * 5000, Some(50_000)),
+        };
+        let samples: Vec<_> = (0..4000).step_by(270).map(read).collect();
+        let found = serde_json::to_string(&counted(&samples)).unwrap();
+        assert!(found.contains("every 270 ms or more often: reads take long"), "{found}");
     }
 
     #[test]

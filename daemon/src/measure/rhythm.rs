@@ -94,14 +94,11 @@ impl Rhythm {
                 .map_or(at_least, |line| (since(last.at_ns, at_ns) / line.period_ns).round());
             if periods < at_least {
                 // The counter is refreshed more often than it seemed.
-                *self = Self::default();
-                self.seen.push_back(last);
+                *self = Self { seen: [last].into(), ..Self::default() };
             }
             number = last.number + periods.max(at_least);
         }
-        if self.seen.len() == MOST_SEEN {
-            self.seen.pop_front();
-        }
+        self.seen.drain(..self.seen.len().saturating_sub(MOST_SEEN - 1));
         self.seen.push_back(Seen { number, at_ns, half_ns });
         self.line = self.fit();
         self.trusted = self.line.is_some_and(|line| {
@@ -124,17 +121,14 @@ impl Rhythm {
         let products = self.seen.iter().map(|seen| (x(seen) - mean_x) * (y(seen) - mean_y));
         let squares = self.seen.iter().map(|seen| (x(seen) - mean_x).powi(2)).sum::<f64>();
         let period_ns = products.sum::<f64>() / squares;
-        (period_ns >= 1.0).then_some(Line {
-            last,
-            offset_ns: mean_y - period_ns * mean_x,
-            period_ns,
-        })
+        let offset_ns = mean_y - period_ns * mean_x;
+        (period_ns >= 1.0).then_some(Line { last, offset_ns, period_ns })
     }
 
-    /// The last change that was taken, and the period, as far as it is known.
+    /// The last change that was taken, where the line has it, and the period, as far as it is known.
     #[must_use]
     pub(crate) fn last_and_period_ns(&self) -> Option<(u64, u64)> {
-        self.line.map(|line| (line.last.at_ns, line.period_ns as u64))
+        self.line.map(|line| (line.at_ns(0.0), line.period_ns as u64))
     }
 
     /// Whether enough changes were seen where they were expected.

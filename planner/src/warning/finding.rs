@@ -153,15 +153,7 @@ impl fmt::Display for Finding {
                 f,
                 "clocks above {useful_mhz}, up to {highest_mhz}, were not held and are not planned"
             ),
-            Self::FewFrequencies { found: 1 } => {
-                f.write_str("only one frequency, so nothing to choose from; measure more")
-            }
-            Self::FewFrequencies { found } => {
-                write!(f, "only {found} frequencies to choose from; measure more")
-            }
-            Self::ManyFrequencies { found, planned } => {
-                write!(f, "{planned} of its {found} frequencies are planned with, evenly spread")
-            }
+            Self::FewFrequencies { .. } | Self::ManyFrequencies { .. } => self.of_numbers(f),
             Self::Powerful { power_w, energy_j } => write!(
                 f,
                 "draws {power_w:.0} W, more than a GPU does; if {energy_j} are watts, name the column \
@@ -205,6 +197,24 @@ impl fmt::Display for Finding {
                 write!(f, "{quantity} was smoothed, by up to {}", Percent(*most))?;
                 scatter.map_or(Ok(()), |scatter| write!(f, "; it scatters by {}", Percent(scatter)))
             }
+        }
+    }
+}
+
+impl Finding {
+    /// That there are few or many rows.
+    fn of_numbers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FewFrequencies { found: 1 } => {
+                f.write_str("only one frequency, so nothing to choose from; measure more")
+            }
+            Self::FewFrequencies { found } => {
+                write!(f, "only {found} frequencies to choose from; measure more")
+            }
+            Self::ManyFrequencies { found, planned } => {
+                write!(f, "{planned} of its {found} frequencies are planned with, evenly spread")
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -153,12 +153,9 @@ impl fmt::Display for Finding {
                 f,
                 "clocks above {useful_mhz}, up to {highest_mhz}, were not held and are not planned"
             ),
-            Self::FewFrequencies { .. } | Self::ManyFrequencies { .. } => self.of_numbers(f),
-            Self::Powerful { power_w, energy_j } => write!(
-                f,
-                "draws {power_w:.0} W, more than a GPU does; if {energy_j} are watts, name the column \
-                 power instead of energy"
-            ),
+            Self::FewFrequencies { .. } | Self::ManyFrequencies { .. } | Self::Powerful { .. } => {
+                self.of_the_whole_table(f)
+            }
             Self::Gap { from_mhz, to_mhz } => {
                 write!(f, "nothing was measured between {from_mhz} and {to_mhz}")
             }
@@ -202,8 +199,8 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// That there are few or many rows.
-    fn of_numbers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What is wrong with no row in particular.
+    fn of_the_whole_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FewFrequencies { found: 1 } => {
                 f.write_str("only one frequency, so nothing to choose from; measure more")
@@ -214,6 +211,11 @@ impl Finding {
             Self::ManyFrequencies { found, planned } => {
                 write!(f, "{planned} of its {found} frequencies are planned with, evenly spread")
             }
+            Self::Powerful { power_w, energy_j } => write!(
+                f,
+                "draws {power_w:.0} W, more than a GPU does; if {energy_j} are watts, name the column \
+                 power instead of energy"
+            ),
             _ => Ok(()),
         }
     }

@@ -19,8 +19,8 @@ impl Bound {
     /// The joules of a step of this iteration time, waiting included, that every plan takes at least. The
     /// time is in seconds, or as `Frontier.at` takes it.
     fn energy_j(&self, time_s: &pyo3::Bound<'_, PyAny>) -> PyResult<f64> {
-        if let Ok(deadline) = time_s.extract::<&str>() {
-            return Ok(self.bound.energy_j(self.frontier.get().seconds(deadline)?));
+        if let Ok(deadline) = time_s.extract::<String>() {
+            return Ok(self.bound.energy_j(self.frontier.get().seconds(&deadline)?));
         }
         Ok(self.bound.energy_j(time_s.extract()?))
     }

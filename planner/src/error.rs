@@ -5,6 +5,7 @@
 
 use pfo_vocabulary::{Instruction, Mhz, Stage, UnknownInstruction};
 
+use crate::frontier::confident::Confidence;
 use crate::frontier::file::error::FrontierFileError;
 use crate::limits;
 use crate::profile::error::ProfileError;
@@ -156,8 +157,26 @@ pub enum PlanError {
         rows: usize,
     },
 
+    /// A deadline that no plan keeps as often as it has to.
+    #[error(
+        "not even the fastest plan is within {deadline_s:.6} s in {confidence} of its steps, which are \
+         within {within_s:.6} s; allow as much, or less confidence"
+    )]
+    TooUncertain {
+        /// The deadline in seconds.
+        deadline_s: f64,
+        /// The share of steps.
+        confidence: Confidence,
+        /// The time in seconds within which that share of the fastest plan's steps are done.
+        within_s: f64,
+    },
+
     /// A deadline that is shorter than every plan.
-    #[error("no plan takes {deadline_s} s or less; the fastest takes {fastest_s} s")]
+    #[error(
+        "no plan takes {} s or less; the fastest takes {} s",
+        told_apart(*deadline_s, *fastest_s),
+        told_apart(*fastest_s, *deadline_s)
+    )]
     DeadlineTooEarly {
         /// The requested iteration time.
         deadline_s: f64,
@@ -218,4 +237,14 @@ pub enum PlanError {
         /// The values that are accepted.
         expected: &'static str,
     },
+}
+
+/// A number in as many digits as people read, or in all if another one looks the same in these.
+fn told_apart(number: f64, other: f64) -> String {
+    let short = |number: f64| {
+        let text = format!("{number:.6}");
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
+    let shown = short(number);
+    if shown == short(other) || shown == "0" { number.to_string() } else { shown }
 }

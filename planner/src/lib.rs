@@ -24,9 +24,11 @@ mod step;
 mod test_profiles;
 mod waits;
 mod warning;
+mod what_if;
 
 pub use error::PlanError;
 pub use frontier::clock_per::ClockPer;
+pub use frontier::confident::{Confidence, Scatter};
 pub use frontier::deadline::Deadline;
 pub use frontier::due::Due;
 pub use frontier::file::Room;
@@ -73,3 +75,4 @@ pub use waits::power::PowerByClock;
 pub use warning::finding::{Finding, Warning};
 pub use warning::summary::summarised;
 pub use warning::warnings;
+pub use what_if::{Answer, Change, WhatIfs};

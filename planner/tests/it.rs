@@ -25,4 +25,5 @@ mod schedules;
 mod second_replay;
 mod smoothing;
 mod true_tables;
+mod what_ifs;
 mod yardstick;

@@ -1,10 +1,15 @@
 //! The replay held against real runs. The figures are those of `docs/replay-and-reality.md`.
 
+use std::collections::HashMap;
 use std::process::Command;
 
 use crate::measured_data::data;
 use crate::measured_runs::{JOBS, Job, Loads, Window, deviation, mean};
-use pfo_planner::{Interval, Profile, interval, replay};
+use fastrand::Rng;
+use pfo_planner::{
+    Confidence, Deadline, Due, Frontier, Instruction, Interval, Measurement, Mhz, Options, Plan,
+    Profile, Scatter, Stage, interval, replay,
+};
 use serde_json::Value;
 
 const PAGE: &str = include_str!("../../docs/replay-and-reality.md");
@@ -174,5 +179,80 @@ fn measured_durations_take_a_time_within_the_interval_that_was_said() {
             );
             assert!(to_s / from_s < 1.1, "{name} {run}:{plan}: {from_s} to {to_s} s");
         }
+    }
+}
+
+/// What the instructions of a kind took in a window, as shares of what the profile says.
+type Shares = HashMap<(Stage, Instruction), Vec<f64>>;
+
+fn shares(job: &Job, window: &Window) -> Shares {
+    let (ran, plan) = (window.as_it_ran(Loads::Left).0, window.plan(Loads::Left));
+    let mut shares = Shares::new();
+    for stage in &plan.stages {
+        for planned in &stage.instructions {
+            let of = (stage.stage, planned.instruction);
+            let took = ran.at(of.0, of.1, Mhz(planned.microbatch.0 + 1)).unwrap();
+            let Some(row) = job.profile.at(of.0, of.1, planned.frequency_mhz) else { continue };
+            shares.entry(of).or_default().push(took.time_s / row.time_s);
+        }
+    }
+    shares
+}
+
+/// Seconds of a step of a plan whose instructions take a share of their row that one of their kind took.
+fn drawn_s(job: &Job, plan: &Plan, shares: &Shares, random: &mut Rng) -> f64 {
+    let mut plan = plan.clone();
+    let mut rows = Vec::new();
+    for stage in &mut plan.stages {
+        for planned in &mut stage.instructions {
+            let of = (stage.stage, planned.instruction);
+            let share = random.choice(&shares[&of]).unwrap();
+            let row = job.profile.at(of.0, of.1, planned.frequency_mhz).unwrap();
+            planned.frequency_mhz = Mhz(planned.microbatch.0 + 1);
+            let frequency = planned.frequency_mhz;
+            rows.push((of.0, of.1, Measurement { frequency, time_s: share * row.time_s, ..row }));
+        }
+    }
+    let drawn = Profile::from_measurements(rows).unwrap();
+    replay(&drawn, &plan, job.p2p_power).unwrap().iteration_time_s
+}
+
+#[test]
+fn a_plan_with_confidence_is_late_in_few_of_the_steps_that_measured_windows_make() {
+    const DRAWS: usize = 100;
+    const MOST_LATE: f64 = 0.05;
+    let sure: Confidence = "95%".parse().unwrap();
+    for name in JOBS {
+        let Some(job) = Job::read(name) else { return };
+        let windows: Vec<Shares> = job.planned().map(|window| shares(&job, window)).collect();
+        let ran = job.planned().next().unwrap().plan(Loads::Left);
+        let pipeline = ran.pipeline(&job.profile).unwrap();
+        let options = Options { plans: 60, ..Options::default() };
+        let frontier = Frontier::optimize(&pipeline, job.p2p_power, options, &|_| {}).unwrap();
+        let ends_s = [Deadline::Fastest, Deadline::MinEnergy].map(|end| frontier.seconds(end));
+        let due = Due::AtMost(f64::midpoint(ends_s[0], ends_s[1]));
+        let plain = frontier.plan_for(due).unwrap();
+        let scatter = Scatter::of(&job.profile);
+        let confident = frontier.plan_with_confidence(due, sure, scatter).unwrap();
+        let mut random = Rng::with_seed(7);
+        let mut late = |plan: &Plan| {
+            let is_late = |_: &usize| {
+                let window = random.choice(&windows).unwrap();
+                drawn_s(&job, plan, window, &mut random) > due.seconds()
+            };
+            (0..DRAWS).filter(is_late).count() as f64 / DRAWS as f64
+        };
+        let (plain_late, late) = (late(&plain), late(&confident));
+        let energy_j = |plan: &Plan| plan.predicted.unwrap().iteration_energy_j;
+        let lost = energy_j(&confident) / energy_j(&plain) - 1.0;
+        eprintln!(
+            "{name}: {:.0} % late, {:.0} % without confidence; {:.2} % more energy",
+            100.0 * late,
+            100.0 * plain_late,
+            100.0 * lost
+        );
+        assert!(late <= MOST_LATE, "{name}: {late}");
+        assert!(plain_late > MOST_LATE, "{name}: {plain_late}");
+        assert!((0.0..0.02).contains(&lost), "{name}: {lost}");
     }
 }

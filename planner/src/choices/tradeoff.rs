@@ -88,7 +88,7 @@ impl Tradeoff {
     }
 
     /// The tradeoff of a stage's instruction; a fixed one has a single choice.
-    fn measured(
+    pub(crate) fn measured(
         profile: &Profile,
         (stage, instruction, part): (Stage, Instruction, Part),
         p2p_power: Watts,

@@ -4,8 +4,10 @@
 //! bytes. [`deadline`], [`written`], [`straggler`] and [`due`] say which plan is wanted; [`planned`] makes it,
 //! [`polish`] improves it, and [`replan`] makes one for what is measured now.
 
+mod about;
 mod assembled;
 pub(crate) mod clock_per;
+pub(crate) mod confident;
 pub(crate) mod deadline;
 pub(crate) mod due;
 pub(crate) mod file;

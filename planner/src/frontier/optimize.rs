@@ -16,13 +16,13 @@ use crate::frontier::clock_per::{ClockPer, Groups};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::late::clocks::with_late_clocks;
 use crate::late::plans::LatePlans;
-use crate::limits::SHORT_STEP;
+use crate::limits::{SHORT_STEP, VERY_LONG_STEP};
 use crate::parallel::{in_parallel_and_say, in_parallel_as_made};
 use crate::pipeline::Pipeline;
 use crate::profile::measurement::Measurement;
 use crate::progress::Progress;
 use crate::realise::Realiser;
-use crate::realise::exchange::Exchange;
+use crate::realise::exchange::{AFFORDABLE, Exchange};
 use crate::realise::regimes::regimes;
 use crate::realise::splice::{Regimes, Splicer};
 use crate::relaxation::anchor::{Anchor, anchors, rounded_s};
@@ -100,11 +100,11 @@ impl Frontier {
 const STARTS_APART: usize = 3;
 
 /// What plans are made from.
-pub(super) struct Making<'a> {
-    pub(super) pipeline: &'a Pipeline,
-    pub(super) p2p_power: &'a PerStage<Watts>,
-    pub(super) tradeoffs: &'a Tradeoffs,
-    pub(super) choices: &'a Choices,
+pub(crate) struct Making<'a> {
+    pub(crate) pipeline: &'a Pipeline,
+    pub(crate) p2p_power: &'a PerStage<Watts>,
+    pub(crate) tradeoffs: &'a Tradeoffs,
+    pub(crate) choices: &'a Choices,
 }
 
 /// Plans that were rounded one by one, fastest first, and what they were rounded from.
@@ -127,7 +127,7 @@ impl<'a> Making<'a> {
         const SELDOM: f64 = 0.15;
         let prompt = progress.part(0.0, if self.has_late_clocks() { PROMPT } else { 1.0 });
         let Rounded { bound, anchors, plans, regimes } =
-            self.rounded(None, &prompt.part(0.0, ROUNDING));
+            self.rounded(None, options.plans, &prompt.part(0.0, ROUNDING));
 
         let more_s = rounded_s(self.pipeline);
         let ends_s = [bound.cheapest_s() + more_s, bound.slowest_s() + more_s];
@@ -146,11 +146,23 @@ impl<'a> Making<'a> {
         self.late().make(&anchors, (&plans, seldom), &made, &progress.part(SELDOM, 1.0))
     }
 
+    /// A plan that is as fast as any.
+    pub(super) fn fastest(&self) -> Realised {
+        let network = self.pipeline.network();
+        let operations = 0..network.len();
+        let time_s = |op| self.choices.get(self.choices.fastest(op)).time_s;
+        let durations_s: Vec<f64> = operations.map(time_s).collect();
+        let fastest_s = network.makespan(|operation| durations_s[operation]);
+        self.realiser().round(&durations_s, fastest_s)
+    }
+
     /// Plans for one deadline, in seconds: some that keep it, and where none does, the fastest.
-    pub(super) fn at(&self, deadline_s: f64, progress: &Progress<'_>) -> Vec<Realised> {
+    pub(crate) fn at(&self, deadline_s: f64, progress: &Progress<'_>) -> Vec<Realised> {
         // Plans to improve from where clocks are late.
         const WORTH_IMPROVING: usize = 1;
-        let Rounded { anchors, mut plans, regimes, .. } = self.rounded(Some(deadline_s), progress);
+        let all = Options::default().plans;
+        let Rounded { anchors, mut plans, regimes, .. } =
+            self.rounded(Some(deadline_s), all, progress);
         let mut realiser = self.realiser();
         let deadline_s = deadline_s.max(realiser.fastest_s());
         let made = Splicer::new(realiser, &regimes, &plans).at(deadline_s);
@@ -191,7 +203,7 @@ impl<'a> Making<'a> {
     fn exchanged(
         &self,
         plan: Realised,
-        others: impl Iterator<Item = Realised>,
+        mut others: impl Iterator<Item = Realised>,
         deadline_s: f64,
         progress: &Progress<'_>,
     ) -> Realised {
@@ -202,24 +214,36 @@ impl<'a> Making<'a> {
         let deadline_s = deadline_s.max(plan.time_s);
         let events = Events::new(network);
         let price_w = prices_w(&events, self.tradeoffs, deadline_s, progress);
-        let improved = |plan| {
-            let exchange = Exchange::new(self.choices, &events, &price_w, deadline_s);
-            exchange.improved(network, plan, progress)
+        let mut visits_left = AFFORDABLE;
+        let mut improved = |plan| {
+            let exchange = Exchange::new(self.choices, &events, &price_w, deadline_s, visits_left);
+            let (plan, left) = exchange.improved(network, plan, progress);
+            visits_left = left;
+            (plan, left)
         };
-        let better = |best: Realised, plan: Realised| match plan.effective_j < best.effective_j {
-            true => plan,
-            false => best,
-        };
-        others.map(improved).fold(improved(plan), better)
+        let (mut best, mut left) = improved(plan);
+        while let Some(plan) = (left > 0).then(|| others.next()).flatten() {
+            let (plan, now_left) = improved(plan);
+            left = now_left;
+            if plan.effective_j < best.effective_j {
+                best = plan;
+            }
+        }
+        best
     }
 
-    /// Rounded plans all along the frontier, or about a deadline in seconds.
-    fn rounded(&self, near_s: Option<f64>, progress: &Progress<'_>) -> Rounded {
-        // The share of the work that is done after the relaxed problem is solved.
+    /// Rounded plans all along the frontier, for so many plans, or about a deadline in seconds.
+    fn rounded(&self, near_s: Option<f64>, plans: usize, progress: &Progress<'_>) -> Rounded {
+        // The share of the time that goes by until the relaxed problem is solved. In a very long step
+        // most plans are rounded meanwhile.
         const SOLVING: f64 = 0.35;
-        let solving = progress.part(0.0, SOLVING);
+        const SOLVING_VERY_LONG: f64 = 0.85;
+        let is_very_long = self.pipeline.network().len() > VERY_LONG_STEP;
+        let solving_part = if is_very_long { SOLVING_VERY_LONG } else { SOLVING };
+        let solving = progress.part(0.0, solving_part);
         let solve = |pass: &mut dyn FnMut(Anchor)| {
-            anchors(self.pipeline, self.p2p_power, self.tradeoffs, near_s, pass, &solving)
+            let which = (near_s, plans);
+            anchors(self.pipeline, self.p2p_power, self.tradeoffs, which, pass, &solving)
         };
         let round = |realiser: &mut Realiser<'_>, anchor: Anchor| {
             solving.go_on();
@@ -230,7 +254,7 @@ impl<'a> Making<'a> {
         let (anchors, plans): (Vec<Option<Anchor>>, Vec<Realised>) = rounded.into_iter().unzip();
         let anchors = anchors.into_iter().flatten().collect();
         let network = self.pipeline.network();
-        let improving = progress.part(SOLVING, 1.0);
+        let improving = progress.part(solving_part, 1.0);
         let (plans, regimes) = regimes(network, self.choices, plans, &improving);
         progress.say(1.0);
         Rounded { bound, anchors, plans, regimes }
@@ -424,6 +448,9 @@ mod tests {
         let fastest_s = frontier.points().next().unwrap().iteration_time_s;
         let message = frontier.pick(Deadline::Seconds(0.25)).unwrap_err().to_string();
         assert!(message.contains("0.25 s"), "{message}");
+        assert!(message.contains(&format!("{fastest_s:.6} s")), "{message}");
+        let just = Deadline::Seconds(fastest_s * (1.0 - 1e-12));
+        let message = frontier.pick(just).unwrap_err().to_string();
         assert!(message.contains(&format!("{fastest_s} s")), "{message}");
     }
 

@@ -100,7 +100,7 @@ fn held_j(table: &[Measurement], row: Measurement, time_s: f64) -> f64 {
 
 /// # Errors
 /// The first figure that is too large.
-pub(super) fn check_figures(
+pub(crate) fn check_figures(
     profile: &Profile,
     p2p_power: &PerStage<Watts>,
 ) -> Result<(), PlanError> {

@@ -110,8 +110,12 @@ impl Pipeline {
         if self.profile.most_rows() <= limits::TABLE_ROWS {
             return Cow::Borrowed(self);
         }
-        let profile = self.profile.thinned(limits::TABLE_ROWS);
-        Cow::Owned(Self { profile, ..self.clone() })
+        Cow::Owned(self.over(self.profile.thinned(limits::TABLE_ROWS)))
+    }
+
+    /// The same pipeline over another profile of its stages.
+    pub(crate) fn over(&self, profile: Profile) -> Self {
+        Self { profile, ..self.clone() }
     }
 
     /// The profile that plans are made from.

@@ -68,8 +68,8 @@ pub(crate) struct Columns {
 impl Columns {
     /// # Errors
     /// If a required column is missing.
-    pub(crate) fn find(header: Header) -> Result<Self, ProfileError> {
-        let Header { names: header, scales } = &header;
+    pub(crate) fn find(header: &Header) -> Result<Self, ProfileError> {
+        let Header { names: header, scales } = header;
         let place = |name: &str| header.iter().position(|field| field == name);
         let mut needed = [0; 5];
         let has_watts = place(ENERGY).is_none() && place(POWER).is_some();
@@ -103,6 +103,12 @@ impl Columns {
             has_watts,
             scales,
         })
+    }
+
+    /// Whether a line is the header once more, as in files that were put together.
+    pub(crate) fn is_header(&self, record: &StringRecord) -> bool {
+        let [stage, instruction, ..] = self.needed.map(|place| &record[place]);
+        stage.eq_ignore_ascii_case(COLUMNS[0]) && instruction.eq_ignore_ascii_case(COLUMNS[1])
     }
 
     /// The columns that have numbers.

@@ -122,16 +122,16 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
     reader.trim(csv::Trim::All).comment(Some(b'#')).delimiter(text.separator);
     let mut reader = reader.from_reader(text.lines);
     let header = Header::new(reader.headers().map_err(unreadable)?)?;
-    let names = header.names.clone();
-    let columns = Columns::find(header)?;
-    let ranks = columns.ranks(&names, combine)?;
+    let columns = Columns::find(&header)?;
+    let ranks = columns.ranks(&header.names, combine)?;
     let (numbers, mut signs) = (columns.numbers(), DecimalSigns::default());
 
     let mut tables: BTreeMap<(Stage, Instruction), Lines> = BTreeMap::new();
     let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
     for record in reader.records() {
         let record = record.map_err(unreadable)?;
-        if columns.is_left_out(&record) || record.iter().all(str::is_empty) {
+        let is_row = !record.iter().all(str::is_empty) && !columns.is_header(&record);
+        if !is_row || columns.is_left_out(&record) {
             continue;
         }
         let number = record.position().map_or(0, csv::Position::line);

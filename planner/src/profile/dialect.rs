@@ -161,6 +161,9 @@ mod tests {
         let spread = GOOD_CSV.replace("\n0,", "\n# stage 0\n,,,,\n\n0,");
         assert_eq!(read(&format!("# measured on Friday\n#\n{spread}\n,,,,")), plain);
         assert_eq!(read(&format!("# {GOOD_CSV}")), plain);
+        let (header, rows) = GOOD_CSV.split_once('\n').unwrap();
+        let (first, rest) = rows.split_at(rows.find("\n0,").unwrap() + 1);
+        assert_eq!(read(&format!("# {header}\n{header}\n{first}{header}\n{rest}")), plain);
         let message = refused(&format!("# one\n# two\n{}", GOOD_CSV.replace("1.1,39", "never,39")));
         assert_says(&message, &["line 6", "\"never\""]);
         let message = refused(&format!("sep=,\n{}", GOOD_CSV.replace("1.1,39", "never,39")));

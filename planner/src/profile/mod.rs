@@ -130,7 +130,7 @@ impl Profile {
     /// lowest and the highest remain.
     pub(crate) fn thinned(&self, most: usize) -> Self {
         let thin = |rows: &Vec<Measurement>| {
-            let (last, count) = (rows.len() - 1, rows.len().min(most));
+            let (last, count) = (rows.len().saturating_sub(1), rows.len().min(most));
             let kept = (0..count).map(|place| rows[place * last / (count - 1).max(1)]);
             kept.collect::<Vec<_>>()
         };

@@ -21,6 +21,9 @@ const ANCHORS_OF_LONG_STEP: usize = 64;
 /// The same for a very long step.
 const ANCHORS_OF_VERY_LONG_STEP: usize = 24;
 
+/// So many in any case: plans are spliced from those around them.
+const FEWEST: usize = 12;
+
 /// The same if plans for a single deadline are wanted: those nearest to it.
 const ANCHORS_NEAR: usize = 3;
 
@@ -38,12 +41,13 @@ pub(crate) struct Anchor {
 
 /// Solves the relaxed problem and passes on schedules all along the frontier, more at its fast end,
 /// where it bends most, and the one of least energy. With `near_s`, a deadline in seconds, only a few
-/// about it, and both ends.
+/// about it, and every operation at its fastest; what is faster is not solved then. There are no more
+/// than the `plans` that are made of them, or [`FEWEST`].
 pub(crate) fn anchors(
     pipeline: &Pipeline,
     p2p_power: &PerStage<Watts>,
     tradeoffs: &Tradeoffs,
-    near_s: Option<f64>,
+    (near_s, plans): (Option<f64>, usize),
     pass: &mut dyn FnMut(Anchor),
     progress: &Progress<'_>,
 ) -> LowerBound {
@@ -57,6 +61,7 @@ pub(crate) fn anchors(
         len if len <= VERY_LONG_STEP => ANCHORS_OF_LONG_STEP,
         _ => ANCHORS_OF_VERY_LONG_STEP,
     };
+    let count = count.min(plans.max(FEWEST));
     let mut deadlines: Vec<f64> = (0..count)
         .map(|i| 1.0 - i as f64 / (count - 1) as f64)
         .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)
@@ -90,10 +95,22 @@ pub(crate) fn anchors(
         while let Some(deadline_s) = deadlines.next_if(|&deadline_s| deadline_s >= piece.fast_s) {
             pass_at(&relaxation, deadline_s, [ROUNDED_S, more_s]);
         }
+        if near_s.is_some() && deadlines.peek().is_none() {
+            pass(fastest(pipeline, tradeoffs));
+            return bound;
+        }
     }
     // Some plan has to be as fast as any.
     pass_at(&relaxation, fastest_s, [0.0, 0.0]);
     bound
+}
+
+/// Every operation at its fastest.
+fn fastest(pipeline: &Pipeline, tradeoffs: &Tradeoffs) -> Anchor {
+    let network = pipeline.network();
+    let durations_s: Vec<f64> =
+        (0..network.len()).map(|operation| tradeoffs.get(operation).choices[0].time_s).collect();
+    Anchor { deadline_s: network.makespan(|operation| durations_s[operation]), durations_s }
 }
 
 /// How coarse the costs of a second are: exact up to as many stages as most pipelines have, and

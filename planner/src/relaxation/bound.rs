@@ -54,6 +54,18 @@ impl LowerBound {
         bound
     }
 
+    /// The iteration time of least energy, in seconds, if a second costs this power, in W. What is faster
+    /// is not solved.
+    pub(crate) fn cheapest_at_s(pipeline: &Pipeline, tradeoffs: &Tradeoffs, second_w: f64) -> f64 {
+        let events = Events::new(pipeline.network());
+        let mut relaxation = Relaxation::new(&events, tradeoffs);
+        let mut cheapest_s = relaxation.slowest_s();
+        while let Some(piece) = relaxation.advance().filter(|piece| piece.slope_w < second_w) {
+            cheapest_s = piece.fast_s;
+        }
+        cheapest_s
+    }
+
     pub(crate) fn at_slow_end(
         pipeline: &Pipeline,
         p2p_power: &PerStage<Watts>,

@@ -172,7 +172,7 @@ impl Relaxation {
     }
 
     /// Watts that a second less on an arc costs within the present piece.
-    fn flow_w(&self, arc: usize) -> f64 {
+    pub(crate) fn flow_w(&self, arc: usize) -> f64 {
         self.residual.flow.on(arc) as f64 * 1e-6
     }
 

@@ -1,4 +1,4 @@
-//! Breadth-first pipeline parallelism (Lamy-Poirier, MLSys 2023) as PyTorch's `ScheduleLoopedBFS` runs
+//! Breadth-first pipeline parallelism (Lamy-Poirier, 2023) as the `ScheduleLoopedBFS` of torch runs
 //! it: every microbatch on chunk 0, then every one on chunk 1 and so on, and all the way back in reverse.
 
 use pfo_vocabulary::{Chunk, Instruction, Microbatch, Unit};

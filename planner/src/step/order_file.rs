@@ -85,7 +85,7 @@ impl Order {
             let found = excerpt(&document.format);
             return Err(refused("format", format!("\"{found}\", this version reads \"{FORMAT}\"")));
         }
-        let mut order = checked(document.stages, document.placement, document.transfer_time_s)?;
+        let mut order = checked(&document.stages, document.placement, document.transfer_time_s)?;
         order.dependencies = document.dependencies;
         check_dependencies(order.units(), &order.dependencies).map_err(
             |BadDependency { number, problem }| refused(&format!("dependency {number}"), problem),
@@ -122,7 +122,7 @@ impl Order {
 /// If there are too many or no stages or microbatches, the time is impossible, or a stage does not run
 /// every microbatch once forward and once backward.
 pub(super) fn checked(
-    stages: Vec<Vec<Entry>>,
+    stages: &[Vec<Entry>],
     placement: Placement,
     transfer_time_s: Option<f64>,
 ) -> Result<Order, PlanError> {
@@ -141,7 +141,7 @@ pub(super) fn checked(
     let mut order = Order::plain(Vec::new(), num_microbatches, placement);
     order.transfer_time_s = transfer_time_s;
     Delays { transfer_time_s: transfer_time_s.unwrap_or(0.0), ..Delays::default() }.check()?;
-    for (stage, entries) in (0..).map(Stage).zip(&stages) {
+    for (stage, entries) in (0..).map(Stage).zip(stages) {
         let run = entries.iter().map(|entry| (entry.unit(), entry.forward));
         check_order(run.clone(), num_microbatches, placement).map_err(
             |Misordered { instruction, problem }| match instruction {

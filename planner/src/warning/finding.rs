@@ -153,20 +153,9 @@ impl fmt::Display for Finding {
                 f,
                 "clocks above {useful_mhz}, up to {highest_mhz}, were not held and are not planned"
             ),
-            Self::FewFrequencies { found: 1 } => {
-                f.write_str("only one frequency, so nothing to choose from; measure more")
+            Self::FewFrequencies { .. } | Self::ManyFrequencies { .. } | Self::Powerful { .. } => {
+                self.of_the_whole_table(f)
             }
-            Self::FewFrequencies { found } => {
-                write!(f, "only {found} frequencies to choose from; measure more")
-            }
-            Self::ManyFrequencies { found, planned } => {
-                write!(f, "{planned} of its {found} frequencies are planned with, evenly spread")
-            }
-            Self::Powerful { power_w, energy_j } => write!(
-                f,
-                "draws {power_w:.0} W, more than a GPU does; if {energy_j} are watts, name the column \
-                 power instead of energy"
-            ),
             Self::Gap { from_mhz, to_mhz } => {
                 write!(f, "nothing was measured between {from_mhz} and {to_mhz}")
             }
@@ -205,6 +194,29 @@ impl fmt::Display for Finding {
                 write!(f, "{quantity} was smoothed, by up to {}", Percent(*most))?;
                 scatter.map_or(Ok(()), |scatter| write!(f, "; it scatters by {}", Percent(scatter)))
             }
+        }
+    }
+}
+
+impl Finding {
+    /// What is wrong with no row in particular.
+    fn of_the_whole_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FewFrequencies { found: 1 } => {
+                f.write_str("only one frequency, so nothing to choose from; measure more")
+            }
+            Self::FewFrequencies { found } => {
+                write!(f, "only {found} frequencies to choose from; measure more")
+            }
+            Self::ManyFrequencies { found, planned } => {
+                write!(f, "{planned} of its {found} frequencies are planned with, evenly spread")
+            }
+            Self::Powerful { power_w, energy_j } => write!(
+                f,
+                "draws {power_w:.0} W, more than a GPU does; if {energy_j} are watts, name the column \
+                 power instead of energy"
+            ),
+            _ => Ok(()),
         }
     }
 }

@@ -1,6 +1,7 @@
 """The planner in Python: what it makes is what pfoctl makes, and what it refuses it explains."""
 
 import copy
+import io
 import json
 import pickle
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from csv import DictReader
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,63 @@ def test_an_order_in_a_file_is_planned_for(profile, tmp_path):
     assert (made.schedule, made.num_microbatches) == ("custom", 2)
     with pytest.raises(pfo_gpu.PlanError, match="order.json: microbatches is 3, but the order has 2"):
         pfo_gpu.plan(profile, order=path, microbatches=3, p2p_power=P2P_POWER_W)
+
+
+def test_an_order_that_pytorch_wrote_is_planned_for(profile, tmp_path):
+    rows = [",".join(f"{stage}{kind}{m}" for kind in "FB" for m in range(2)) for stage in range(4)]
+    path = tmp_path / "schedule.csv"
+    path.write_text("\n".join(rows) + "\n")
+    made = pfo_gpu.plan(profile, order=path, p2p_power=P2P_POWER_W, plans=10)
+    assert (made.schedule, made.num_microbatches) == ("custom", 2)
+
+
+def test_one_plan_without_a_frontier_is_about_that_of_one(profile, frontier):
+    for deadline in ("1.02x", "min-energy", 1.1 * frontier.fastest_s):
+        plan = pfo_gpu.plan_at(profile, deadline, microbatches=6, p2p_power=P2P_POWER_W)
+        assert plan.energy_j == pytest.approx(frontier.at(deadline).energy_j, rel=2e-3)
+        assert plan.time_s <= frontier.seconds(deadline) * 1.002
+    with pytest.raises(pfo_gpu.PlanError, match="no plan takes 0.01 s or less"):
+        pfo_gpu.plan_at(profile, "10ms", microbatches=6, p2p_power=P2P_POWER_W)
+    with pytest.raises(pfo_gpu.PlanError, match='did you mean "1f1b"'):
+        pfo_gpu.plan_at(profile, "1.02x", microbatches=6, p2p_power=P2P_POWER_W, schedule="1F1B")
+
+
+def test_rows_and_columns_of_python_are_a_profile(profile):
+    measured = pfo_gpu.Profile(profile)
+    rows = list(DictReader(io.StringIO(measured.to_csv())))
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    assert pfo_gpu.Profile(rows, noise="off") == pfo_gpu.Profile(columns, noise="off") == measured
+    assert pfo_gpu.Profile([{**row, "stage": f"{row['stage']}.0"} for row in rows], noise="off") == measured
+    with pytest.raises(TypeError, match="a mapping of columns or a sequence of mappings, not int"):
+        pfo_gpu.Profile(7)
+    with pytest.raises(ValueError, match="equally long"):
+        pfo_gpu.Profile({**columns, "time": columns["time"][:-1]})
+
+
+def test_a_plan_with_confidence_takes_less_time(frontier):
+    plain, sure = frontier.at("1.05x"), frontier.at("1.05x", confidence="95%")
+    assert 0.98 * plain.time_s < sure.time_s < plain.time_s
+    assert frontier.at("1.05x", confidence=0.95) == sure != plain
+    with pytest.raises(pfo_gpu.PlanError, match='the confidence is .*, must be a share of steps'):
+        frontier.at("1.05x", confidence="often")
+    with pytest.raises(pfo_gpu.PlanError, match="not even the fastest plan is within"):
+        frontier.at("fastest", confidence="95%")
+    with pytest.raises(ValueError, match="not polished"):
+        frontier.at("1.05x", confidence="95%", polish_s=1)
+
+
+def test_a_plan_of_lists_is_read_over_the_file_of_its_profile(profile, tmp_path, frontier):
+    plan = frontier.at("1.02x")
+    plan.write(tmp_path / "plan.py", "lowtime")
+    assert pfo_gpu.Plan.read(tmp_path / "plan.py", profile).clocks() == plan.clocks()
+
+
+def test_a_bound_takes_deadlines_and_shows_its_ends(frontier):
+    bound = frontier.bound()
+    assert bound("1.02x") == bound.energy_j("1.02x") == bound.energy_j(frontier.seconds("1.02x"))
+    assert "J in" in repr(bound)
+    with pytest.raises(TypeError):
+        bound.energy_j(None)
 
 
 def test_the_plans_of_others_make_a_frontier(profile, tmp_path, frontier):

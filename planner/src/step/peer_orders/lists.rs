@@ -67,7 +67,7 @@ pub(super) fn order(text: &str) -> Result<Order, PlanError> {
         Ok(entries)
     });
     let stages: Vec<Vec<Entry>> = entries.collect::<Result<_, PlanError>>()?;
-    checked(stages, Placement::Loop, None)
+    checked(&stages, Placement::Loop, None)
 }
 
 fn words(text: &str) -> Result<Vec<Word<'_>>, PlanError> {

@@ -44,7 +44,7 @@ struct Action {
 pub(super) fn is_one(text: &str) -> bool {
     let fields = text.split([',', '\n']).map(|field| field.trim().trim_matches('"'));
     let first = fields.into_iter().find(|field| !field.is_empty());
-    first.is_some_and(|first| matches!(action(first), Ok(_)) || first.ends_with(BOTH))
+    first.is_some_and(|first| action(first).is_ok() || first.ends_with(BOTH))
 }
 
 pub(super) fn order(text: &str) -> Result<Order, PlanError> {
@@ -65,8 +65,8 @@ pub(super) fn order(text: &str) -> Result<Order, PlanError> {
         ranks.push(actions);
     }
     let lying = Lying::of(&ranks)?;
-    let stages = ranks.iter().map(|actions| lying.entries(actions)).collect();
-    checked(stages, lying.placement, None)
+    let stages: Vec<_> = ranks.iter().map(|actions| lying.entries(actions)).collect();
+    checked(&stages, lying.placement, None)
 }
 
 /// What a field says; none for communication.

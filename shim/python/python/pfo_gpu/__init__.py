@@ -38,7 +38,7 @@ from pfo_gpu.span import Span
 
 if TYPE_CHECKING:
     from pfo_gpu.node import Node, NodeError, StepEnergy
-    from pfo_gpu.planner import Bound, Frontier, Plan, PlanError, Profile, plan
+    from pfo_gpu.planner import Bound, Frontier, Plan, PlanError, Profile, plan, plan_at
     from pfo_gpu.windows import Measurement, Monitor, Window, window
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "Window",
     "__version__",
     "plan",
+    "plan_at",
     "window",
 ]
 

@@ -206,9 +206,11 @@ class PlanError(ValueError):
 class Bound:
     """The energy that every plan of a pipeline takes at least."""
 
-    def energy_j(self, time_s: float) -> float:
-        """The joules of a step of this iteration time (s), waiting included, that every plan takes at
-        least."""
+    def energy_j(self, time_s: Union[str, float]) -> float:
+        """The joules of a step of this iteration time, waiting included, that every plan takes at
+        least. The time is in seconds, or as :meth:`Frontier.at` takes it."""
+    def __call__(self, time_s: Union[str, float]) -> float:
+        """The same."""
     @property
     def fastest_s(self) -> float:
         """The shortest possible iteration time."""
@@ -281,6 +283,16 @@ class Frontier:
         progress: Optional[Callable[[float], object]],
     ) -> Frontier: ...
     @staticmethod
+    def about(
+        pipeline: Pipeline,
+        *,
+        deadline: str,
+        p2p_power: Union[float, Sequence[float], Mapping[int, float], Sequence[Mapping[int, float]]],
+        site_power: float,
+        clock_per: str,
+        gpu: Optional[str],
+    ) -> Frontier: ...
+    @staticmethod
     def of_plans(
         profile: Profile,
         plans: Sequence[Plan],
@@ -296,6 +308,7 @@ class Frontier:
     def plan(self, place: int) -> Plan: ...
     def seconds(self, deadline: str) -> float: ...
     def plan_for(self, deadline: str) -> Plan: ...
+    def plan_with_confidence(self, deadline: str, confidence: str) -> Plan: ...
     def polished(self, deadline: str, polish_s: float) -> Plan: ...
     def plans_of(self, policy: str) -> list[Plan]: ...
     def energy_until_j(self, plan: Plan, until_s: float) -> float: ...

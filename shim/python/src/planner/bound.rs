@@ -16,9 +16,27 @@ pub(crate) struct Bound {
 
 #[pymethods]
 impl Bound {
-    /// The joules of a step of this iteration time (s), waiting included, that every plan takes at least.
-    fn energy_j(&self, time_s: f64) -> f64 {
-        self.bound.energy_j(time_s)
+    /// The joules of a step of this iteration time, waiting included, that every plan takes at least. The
+    /// time is in seconds, or as `Frontier.at` takes it.
+    fn energy_j(&self, time_s: &pyo3::Bound<'_, PyAny>) -> PyResult<f64> {
+        if let Ok(deadline) = time_s.extract::<String>() {
+            return Ok(self.bound.energy_j(self.frontier.get().seconds(&deadline)?));
+        }
+        Ok(self.bound.energy_j(time_s.extract()?))
+    }
+
+    /// The same.
+    fn __call__(&self, time_s: &pyo3::Bound<'_, PyAny>) -> PyResult<f64> {
+        self.energy_j(time_s)
+    }
+
+    fn __repr__(&self) -> String {
+        let (fastest_s, cheapest_s) = (self.bound.fastest_s(), self.bound.cheapest_s());
+        format!(
+            "<pfo_gpu.Bound: at least {:.6} J in {fastest_s:.6} s, {:.6} J in {cheapest_s:.6} s>",
+            self.bound.energy_j(fastest_s),
+            self.bound.energy_j(cheapest_s)
+        )
     }
 
     /// The shortest possible iteration time.

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use pfo_planner::{
-    ClockPer, Due, Options, Outcome, Point, Policy, Spread, Stage, Watts, WrittenDeadline,
+    ClockPer, Confidence, Due, Options, Outcome, Point, Policy, Scatter, Spread, Stage, Watts,
+    WrittenDeadline,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -49,6 +50,32 @@ impl Frontier {
         let made = interruptible(py, progress.as_ref(), |report| {
             let made = pfo_planner::Frontier::for_waiting(per, pipeline, &power, options, report)?;
             made.with_site_power(Watts(site_power))
+        })?;
+        let mut made = made.map_err(refused)?;
+        made.gpu = gpu;
+        Ok(Self(made))
+    }
+
+    /// Makes only what the plan for one deadline is made from.
+    #[staticmethod]
+    #[pyo3(signature = (pipeline, *, deadline, p2p_power, site_power, clock_per, gpu))]
+    fn about(
+        py: Python<'_>,
+        pipeline: &Pipeline,
+        deadline: &str,
+        p2p_power: &pyo3::Bound<'_, PyAny>,
+        site_power: f64,
+        clock_per: &str,
+        gpu: Option<String>,
+    ) -> PyResult<Self> {
+        let power = Power::given(p2p_power)?.by_clock().map_err(refused)?;
+        let pipeline = &pipeline.0;
+        pipeline.profile().check_waiting(&power).map_err(refused)?;
+        let per: ClockPer = clock_per.parse().map_err(refused)?;
+        let written: WrittenDeadline = deadline.parse().map_err(refused)?;
+        let made = interruptible(py, None, |report| {
+            let what = (Watts(site_power), &written);
+            pfo_planner::Frontier::about(per, pipeline, power, what, report)
         })?;
         let mut made = made.map_err(refused)?;
         made.gpu = gpu;
@@ -103,7 +130,7 @@ impl Frontier {
     }
 
     /// A deadline in seconds.
-    fn seconds(&self, deadline: &str) -> PyResult<f64> {
+    pub(crate) fn seconds(&self, deadline: &str) -> PyResult<f64> {
         let written: WrittenDeadline = deadline.parse().map_err(refused)?;
         let deadline = self.0.deadline(&written).map_err(refused)?;
         Ok(self.0.seconds(deadline))
@@ -113,6 +140,22 @@ impl Frontier {
     fn plan_for(&self, py: Python<'_>, deadline: &str) -> PyResult<Plan> {
         let due = self.due(deadline)?;
         let plan = interruptible(py, None, |report| self.0.plan_for_and_say(due, report))?;
+        plan.map(Plan).map_err(refused)
+    }
+
+    /// The same, in time with a confidence.
+    fn plan_with_confidence(
+        &self,
+        py: Python<'_>,
+        deadline: &str,
+        confidence: &str,
+    ) -> PyResult<Plan> {
+        let due = self.due(deadline)?;
+        let confidence: Confidence = confidence.parse().map_err(refused)?;
+        let plan = py.detach(|| {
+            let scatter = Scatter::of(self.0.pipeline().profile());
+            self.0.plan_with_confidence(due, confidence, scatter)
+        });
         plan.map(Plan).map_err(refused)
     }
 

@@ -43,6 +43,7 @@ mod samples;
 mod scale;
 mod stand_in;
 mod tune_accuracy;
+mod what_ifs;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -194,5 +195,6 @@ fn planning(bench: &mut Bench) -> Result<()> {
     planning::measure(bench.extent, &mut bench.report)?;
     growth::measure(bench.extent, &mut bench.report)?;
     deadlines::measure(bench.extent, &mut bench.report)?;
-    scale::measure(bench.extent, &mut bench.report)
+    scale::measure(bench.extent, &mut bench.report)?;
+    what_ifs::measure(bench.extent, &mut bench.report)
 }

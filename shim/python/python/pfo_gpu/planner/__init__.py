@@ -14,8 +14,8 @@ It is the planner of ``pfoctl plan``, with the same options and files, and requi
 
 from pfo_gpu._native import Bound, PlanError
 from pfo_gpu.planner.frontier import Frontier
-from pfo_gpu.planner.planning import plan
+from pfo_gpu.planner.planning import plan, plan_at
 from pfo_gpu.planner.plans import Plan
 from pfo_gpu.planner.profile import Profile
 
-__all__ = ["Bound", "Frontier", "Plan", "PlanError", "Profile", "plan"]
+__all__ = ["Bound", "Frontier", "Plan", "PlanError", "Profile", "plan", "plan_at"]

@@ -67,7 +67,13 @@ class Frontier:
         """Writes the frontier to a file, which ``pfoctl`` reads, too."""
         files.write(path, self.to_bytes())
 
-    def at(self, deadline: Union[str, float], *, polish_s: float = 0.0) -> Plan:
+    def at(
+        self,
+        deadline: Union[str, float],
+        *,
+        polish_s: float = 0.0,
+        confidence: Union[str, float, None] = None,
+    ) -> Plan:
         """The plan of least energy for an iteration time, with the wait until then.
 
         It is made for that time, beginning with the plans of the frontier, as ``pfoctl plan export``
@@ -78,11 +84,19 @@ class Frontier:
             deadline: The longest iteration time: seconds (``3.1``, ``"3.1s"``, ``"310ms"``), a factor of
                 the fastest time (``"1.02x"``), ``"fastest"`` or ``"min-energy"``.
             polish_s: Spends this many seconds on improving the plan, on all cores.
+            confidence: The share of its steps in which the plan keeps the deadline, such as ``"95%"`` or
+                ``0.95``, though instructions scatter and drift. Without it, about half of the steps are
+                late by a little.
 
         Raises:
             PlanError: Even the fastest plan takes longer; or a number without a unit is no time that a
                 plan takes, but may be a factor.
+            ValueError: Both ``polish_s`` and ``confidence`` are given.
         """
+        if confidence is not None:
+            if polish_s:
+                raise ValueError("a plan with a confidence is not polished; give polish_s or confidence")
+            return Plan(self._native.plan_with_confidence(str(deadline), str(confidence)))
         if polish_s:
             return Plan(self._native.polished(str(deadline), polish_s))
         return Plan(self._native.plan_for(str(deadline)))

@@ -8,6 +8,7 @@ from pfo_gpu import _native
 from pfo_gpu.planner import files
 from pfo_gpu.planner.counts import count, counts
 from pfo_gpu.planner.frontier import Frontier
+from pfo_gpu.planner.plans import Plan
 from pfo_gpu.planner.profile import Profile
 
 
@@ -71,13 +72,90 @@ def plan(
         TypeError: An argument is of another type; the error names it, too.
         OSError: A file cannot be read.
     """
+    pipeline = _pipeline(
+        profile,
+        microbatches=microbatches,
+        schedule=schedule,
+        order=order,
+        chunks=chunks,
+        microbatch_group=microbatch_group,
+        extra_warm_up=extra_warm_up,
+        memory_limit=memory_limit,
+        fixed=fixed,
+        transfer_ms=transfer_ms,
+        switch_latency_ms=switch_latency_ms,
+        set_call_ms=set_call_ms,
+    )
+    made = _native.Frontier.optimize(
+        pipeline,
+        p2p_power=dict(p2p_power) if isinstance(p2p_power, Mapping) else p2p_power,
+        site_power=site_power,
+        plans=count("plans", plans),
+        clock_per=clock_per,
+        gpu=gpu,
+        progress=progress,
+    )
+    return Frontier(made)
+
+
+def plan_at(
+    profile: Union[Profile, files.PathLike, bytes, Any],
+    deadline: Union[str, float],
+    *,
+    p2p_power: Union[float, Sequence[float], Mapping[int, float], Sequence[Mapping[int, float]]],
+    site_power: float = 0.0,
+    clock_per: str = "instruction",
+    gpu: Optional[str] = None,
+    **pipeline: Any,
+) -> Plan:
+    """Makes one plan, as ``pfoctl plan optimize --deadline`` does, in a small part of the time of a frontier.
+
+    Args:
+        profile: A :class:`Profile`, or what one is made from.
+        deadline: The longest iteration time, as :meth:`Frontier.at` takes it.
+        p2p_power: As for :func:`plan`.
+        site_power: As for :func:`plan`.
+        clock_per: As for :func:`plan`.
+        gpu: As for :func:`plan`.
+        pipeline: The arguments of :func:`plan` that say what stages run: ``microbatches``, ``schedule`` and
+            so on.
+
+    Raises:
+        PlanError: Even the fastest plan takes longer, or what :func:`plan` raises it for.
+    """
+    made = _native.Frontier.about(
+        _pipeline(profile, **pipeline),
+        deadline=str(deadline),
+        p2p_power=dict(p2p_power) if isinstance(p2p_power, Mapping) else p2p_power,
+        site_power=site_power,
+        clock_per=clock_per,
+        gpu=gpu,
+    )
+    return Frontier(made).at(deadline)
+
+
+def _pipeline(
+    profile: Union[Profile, files.PathLike, bytes, Any],
+    *,
+    microbatches: Optional[int] = None,
+    schedule: str = "1f1b",
+    order: Union[files.PathLike, bytes, None] = None,
+    chunks: int = 2,
+    microbatch_group: Optional[int] = None,
+    extra_warm_up: bool = False,
+    memory_limit: Union[int, Sequence[int]] = (),
+    fixed: Union[str, Sequence[str]] = (),
+    transfer_ms: float = 0.0,
+    switch_latency_ms: float = 0.0,
+    set_call_ms: float = 0.0,
+) -> _native.Pipeline:
     if not isinstance(profile, Profile):
         profile = Profile(profile)
     file: Optional[files.PathLike] = None
     if order is not None and not isinstance(order, bytes):
         file, order = order, files.read(order)
     with files.named(file):
-        pipeline = _native.Pipeline(
+        return _native.Pipeline(
             profile._native,
             microbatches=None if microbatches is None else count("microbatches", microbatches),
             schedule=schedule,
@@ -91,13 +169,3 @@ def plan(
             switch_latency_ms=switch_latency_ms,
             set_call_ms=set_call_ms,
         )
-    made = _native.Frontier.optimize(
-        pipeline,
-        p2p_power=dict(p2p_power) if isinstance(p2p_power, Mapping) else p2p_power,
-        site_power=site_power,
-        plans=count("plans", plans),
-        clock_per=clock_per,
-        gpu=gpu,
-        progress=progress,
-    )
-    return Frontier(made)

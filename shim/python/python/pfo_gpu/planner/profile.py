@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import sys
 import warnings
-from typing import Any, Union
+from typing import Any, Mapping, Sequence, Union
 
 from pfo_gpu import _native
 from pfo_gpu.planner import files
@@ -17,7 +18,8 @@ class Profile:
     """Measured time and energy of each instruction of each stage at each clock.
 
     Args:
-        source: A CSV file, its contents as bytes, or a :class:`pandas.DataFrame`, with the columns
+        source: A CSV file, its contents as bytes, a :class:`pandas.DataFrame` or :class:`polars.DataFrame`,
+            a mapping of columns or a sequence of mappings, one for each row, with the columns
             ``stage``, ``instruction``, ``frequency`` (MHz), ``time`` (s) and ``energy`` (J). Rows that
             differ in other columns only are repeats or ranks, as for ``pfoctl plan optimize``.
         combine: How rows of several ranks of a stage are combined: ``"mean"``, or ``"slowest"``, which
@@ -41,17 +43,17 @@ class Profile:
     ) -> None:
         path = None
         if isinstance(source, bytes):
-            csv = source
+            contents = source
         elif isinstance(source, (str, os.PathLike)):
-            path, csv = source, files.read(source)
+            path, contents = source, files.read(source)
         elif hasattr(source, "to_csv"):
-            csv = source.to_csv(index=False).encode()
+            contents = source.to_csv(index=False).encode()
+        elif hasattr(source, "write_csv"):
+            contents = source.write_csv().encode()
         else:
-            raise TypeError(
-                f"a profile is a path, bytes or a DataFrame, not {type(source).__name__}"
-            )
+            contents = _csv_of_rows(source)
         with files.named(path):
-            self._native = _native.Profile(csv, combine=combine, noise=noise)
+            self._native = _native.Profile(contents, combine=combine, noise=noise)
         for line in self._native.warnings:
             warnings.warn(f"{path or 'profile'}: {line}", stacklevel=_level_of_caller())
 
@@ -78,8 +80,36 @@ class Profile:
     def __reduce__(self) -> tuple[object, ...]:
         return Profile._of_treated, (self.to_csv(),)
 
+    def __eq__(self, other: object) -> bool:
+        return self.to_csv() == other.to_csv() if isinstance(other, Profile) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_csv())
+
     def __repr__(self) -> str:
         return f"<pfo_gpu.Profile of {self.num_stages} stages>"
+
+
+def _csv_of_rows(source: Any) -> bytes:
+    """A mapping of columns, or a sequence of mappings, as CSV."""
+    if isinstance(source, Mapping):
+        columns = list(source)
+        rows = [dict(zip(columns, row)) for row in zip(*(list(column) for column in source.values()))]
+        if any(len(list(column)) != len(rows) for column in source.values()):
+            raise ValueError("the columns of a profile must be equally long")
+    elif isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
+        rows = [dict(row) for row in source]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+    else:
+        raise TypeError(
+            "a profile is a path, bytes, a DataFrame, a mapping of columns or a sequence of mappings, not "
+            f"{type(source).__name__}"
+        )
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def _level_of_caller() -> int:

@@ -17,7 +17,7 @@ WRITE_SNAPSHOTS := INSTA_UPDATE=always INSTA_FORCE_PASS=1 $(WITH_SIGNALS)
 # The tests across processes that hold what a program prints.
 WITH_SNAPSHOTS = $(shell grep -l assert_printed! tests/tests/*.rs | xargs -n 1 basename -s .rs | paste -sd '|')
 .PHONY: help setup package-tools build programs demo-programs pages install deb rpm demo demo-fleet \
-	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix wheel wheel-free-threaded \
+	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix canary-frameworks wheel wheel-free-threaded \
 	wheel-aarch64 packages-aarch64 playground-wheel gpu-kit check-wheel try-playground test-wheel reference \
 	repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
 	lint format clippy rustdoc bench bench-short audit clean
@@ -173,6 +173,10 @@ test-frameworks-matrix: wheel ## Test the wheel with the two newest releases of 
 	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) scripts/frameworks-matrix
 
+canary-frameworks: wheel ## Test the wheel with the newest of every framework, whatever is tested (installs 6 GB)
+	$(BUILD_FOR_TESTS)
+	$(WITH_SIGNALS) scripts/frameworks-matrix canary
+
 wheel: ## Build the wheel (manylinux_2_17, CPython 3.9 and later) and the sdist, into target/wheels
 	@scripts/setup wheel
 	@scripts/build-wheel
@@ -258,6 +262,7 @@ lint: format clippy rustdoc ## Check format, lints, documentation, dependencies,
 	cargo deny --offline check bans licenses sources
 	scripts/budgets
 	scripts/check-docs
+	scripts/framework-releases check
 	scripts/check-snapshots
 	.venv/bin/python scripts/check-manifests
 

@@ -5,7 +5,7 @@ import enum
 import functools
 import inspect
 import pickle
-import re
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -908,15 +908,9 @@ def test_a_callback_for_later_refuses_a_wrong_argument_at_setup():
         pfo_gpu.integrations.megatron_bridge.callback(stepp=1)
 
 
-def test_the_releases_that_are_named_are_those_that_the_matrix_installs():
-    lists = Path(__file__).parent / "frameworks"
-    for column, names in enumerate((["previous", "previous-alone"], ["newest", "newest-alone"])):
-        files = [lists / "adapters" / f"{name}.txt" for name in names]
-        if column:
-            files.append(lists / "requirements.txt")
-        pinned = dict(re.findall(r"^([\w-]+)==(\S+)$", "\n".join(file.read_text() for file in files), re.M))
-        for distribution, tested in releases.TESTED.items():
-            assert pinned[distribution] == tested[column], distribution
+def test_what_is_installed_and_what_is_documented_are_the_releases_of_the_one_table():
+    scripts = Path(__file__).resolve().parents[3] / "scripts"
+    subprocess.run([sys.executable, scripts / "framework-releases", "check"], check=True)
 
 
 @pytest.mark.parametrize(

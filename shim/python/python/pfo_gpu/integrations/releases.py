@@ -6,12 +6,13 @@ import re
 from importlib import metadata
 from typing import Optional
 
-# For each distribution, the oldest and the newest release with which `make test-frameworks-matrix` trains.
+# For each distribution, the oldest and the newest release with which `make test-frameworks-matrix` trains. What tests
+# install and docs/frameworks.md are made from this table by scripts/framework-releases.
 TESTED: dict[str, tuple[str, str]] = {
     "torch": ("2.14.1", "2.15.0"),
     "deepspeed": ("0.19.7", "0.19.8"),
-    "megatron-core": ("0.16.0", "0.16.1"),
-    "megatron-bridge": ("0.3.0", "0.3.1"),
+    "megatron-core": ("0.19.0", "0.19.2"),
+    "megatron-bridge": ("0.6.0", "0.6.2"),
     "torchtitan": ("0.2.2", "0.3.0"),
     "nanotron": ("0.4", "0.4"),
     "lightning": ("2.6.5", "2.6.6"),
@@ -50,3 +51,8 @@ def _parts(release: str) -> tuple[int, ...]:
     found = re.match(r"\d+(?:\.\d+)*", release)
     parts = [int(part) for part in found[0].split(".")] if found else []
     return tuple([*parts, 0, 0, 0][:3])
+
+
+if __name__ == "__main__":
+    for tested in TESTED:
+        print(in_words(tested))

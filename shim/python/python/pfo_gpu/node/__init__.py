@@ -5,9 +5,8 @@
     import pfo_gpu
 
     node = pfo_gpu.Node()
-    profile = node.sweep("llama-7b")                    # the job trains meanwhile
-    frontier = pfo_gpu.plan(profile, microbatches=8, p2p_power=node.p2p_power("llama-7b"))
-    node.swap("llama-7b", frontier.at("1.005x"), wait=True)
+    tuned = node.tune("llama-7b")                       # the job trains meanwhile
+    print(tuned.saving, tuned.slowdown)
     print(node.status().job("llama-7b").windows)
 
 It requires neither ``pfoctl`` nor more rights than it: group ``pfo`` for one's own jobs.
@@ -17,6 +16,7 @@ from pfo_gpu._native import NodeError
 from pfo_gpu.node.energy import StepEnergy, StepReading
 from pfo_gpu.node.node import Node, StoredProfile, Swapped
 from pfo_gpu.node.status import DaemonStatus, GpuStatus, JobStatus, PlanStatus, RankStatus, Status, Window
+from pfo_gpu.node.tuning import Tuned, TuneProgress
 
 __all__ = [
     "DaemonStatus",
@@ -31,5 +31,7 @@ __all__ = [
     "StepReading",
     "StoredProfile",
     "Swapped",
+    "TuneProgress",
+    "Tuned",
     "Window",
 ]

@@ -9,13 +9,15 @@ import os
 import statistics
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from pfo_gpu import _native
 from pfo_gpu._native import NodeError
 from pfo_gpu.node import status as status_of
+from pfo_gpu.node import tuning
 from pfo_gpu.node.connection import ask
 from pfo_gpu.node.status import JobStatus, PlanStatus, Status
+from pfo_gpu.node.tuning import Tuned, TuneProgress
 
 if TYPE_CHECKING:
     from pfo_gpu.planner import Plan, Profile
@@ -205,6 +207,75 @@ class Node:
             key = swept["Sweep"]["profile"]
         return self.profile(**key)
 
+    def tune(
+        self,
+        job: str,
+        *,
+        max_slowdown: float = 0.005,
+        profile: Union[Profile, PathLike, bytes, None] = None,
+        order: Union[PathLike, bytes, None] = None,
+        guard: bool = True,
+        progress: Optional[Callable[[TuneProgress], object]] = None,
+        uid: Optional[int] = None,
+        **terms: object,
+    ) -> Tuned:
+        """Finds a plan for a running job, proves it on the job, and leaves the job running it, as ``pfoctl tune``.
+
+        The agent does it, and goes on if this program ends; calling it again watches the same tune. Without a
+        stored profile it sweeps the job first. That takes minutes.
+
+        Args:
+            job: The job's name.
+            max_slowdown: By what share a step may take longer than at default clocks.
+            profile: A profile; else the stored one.
+            order: An order file; else the order that the job runs.
+            guard: Whether the agent compares the plan with default clocks later on.
+            progress: Is called with each change; else a notebook shows it below the cell, a terminal as a line.
+            uid: Whose job; else the caller's own.
+            terms: Others of the terms of ``pfoctl tune --set``, such as ``rounds=2`` or ``sweep_stride=60``.
+
+        Raises:
+            NodeError: The job cannot be tuned, or its tune was stopped or has failed.
+        """
+        show = tuning.shown() if progress is None else progress
+        given = tuning.terms_of({"max_slowdown": max_slowdown, "guard": guard, **terms})
+        order_to = {
+            "job": _selector(job, uid),
+            "terms": given,
+            "profile": None if profile is None else list(_csv(profile)),
+            "order": None if order is None else list(order if isinstance(order, bytes) else _contents(order)),
+        }
+        status = self._agent({"TuneStart": order_to}, wait=True)["Tune"]
+        while True:
+            now = tuning.progress_of(status)
+            show(now)
+            if now.is_over:
+                break
+            watch = {"TuneWatch": {"job": _selector(job, uid), "seen": status["changed"]}}
+            status = self._agent(watch, wait=True)["Tune"]
+        refusal = tuning.refusal_of(status)
+        if refusal is not None:
+            raise NodeError(refusal)
+        return tuning.tuned(job, now.state, self._agent({"TuneRead": _selector(job, uid)})["TuneReport"])
+
+    def tunes(self) -> list[TuneProgress]:
+        """Every tune that the agent knows of and the caller may see."""
+        return [tuning.progress_of(status) for status in self._agent("Tunes")["Tunes"]]
+
+    def stop_tune(self, job: str, *, uid: Optional[int] = None) -> None:
+        """Ends the tune of a job, which changes to default clocks."""
+        self._agent({"TuneStop": _selector(job, uid)}, wait=True)
+
+    def guard(self, job: str, max_slowdown: Optional[float], *, uid: Optional[int] = None) -> None:
+        """Has the agent compare a job's plan with default clocks now and then, and end a plan that takes longer.
+
+        Args:
+            job: The job's name.
+            max_slowdown: The share by which a step may take longer; None ends the guard.
+            uid: Whose job; else the caller's own.
+        """
+        self._agent({"Guard": {"job": _selector(job, uid), "max_slowdown": max_slowdown}})
+
     def p2p_power(self, job: str, *, uid: Optional[int] = None) -> list[float]:
         """What a GPU of each stage of a job draws while it only waits for its neighbour, in watts.
 
@@ -223,6 +294,9 @@ class Node:
             of_stage.setdefault(rank.stage, []).append(power_w)
         return [statistics.fmean(of_stage[stage]) for stage in sorted(of_stage)]
 
+    def __repr__(self) -> str:
+        return f"<pfo_gpu.Node {self.socket}, {self.agent_socket}>"
+
     def _pfod(self, request: object, wait: bool = False) -> Any:
         patience_s = None if wait else self.patience_s
         return ask(self.socket, _native.request_frame, request, patience_s, "pfod")
@@ -238,6 +312,17 @@ def job_in(status: Status, name: str, uid: Optional[int] = None) -> JobStatus:
         return status.job(name, uid)
     except KeyError as error:
         raise NodeError(error.args[0]) from None
+
+
+def _csv(profile: Union[Profile, PathLike, bytes]) -> bytes:
+    if isinstance(profile, (bytes, str, os.PathLike)):
+        return profile if isinstance(profile, bytes) else _contents(profile)
+    return profile.to_csv().encode()
+
+
+def _contents(path: PathLike) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _selector(job: str, uid: Optional[int]) -> dict[str, object]:

@@ -152,6 +152,18 @@ class Status:
     jobs: list[JobStatus]
     """The jobs that the caller may see."""
 
+    def _repr_html_(self) -> str:
+        from pfo_gpu.html import grid
+
+        gpus = [(gpu.index, gpu.model, gpu.requested_mhz, gpu.observed_mhz, gpu.power_w, gpu.problem) for gpu in self.gpus]
+        jobs = [
+            (job.job, len(job.ranks), job.pp_degree, job.plan.label if job.plan else "default clocks", *_newest(job))
+            for job in self.jobs
+        ]
+        return grid(["GPU", "model", "locked MHz", "MHz", "W", "problem"], gpus) + grid(
+            ["job", "ranks", "stages", "plan", "step s", "step J"], jobs
+        )
+
     def job(self, name: str, uid: Optional[int] = None) -> JobStatus:
         """The job of a name, and of a user if several have one.
 
@@ -162,6 +174,15 @@ class Status:
             if found.job == name and uid in (None, found.uid):
                 return found
         raise KeyError(f"no job {name!r} on this node; there are {[job.job for job in self.jobs]}")
+
+
+def _newest(job: JobStatus) -> tuple[Optional[str], Optional[str]]:
+    """Time and energy of a step in the newest window."""
+    if not job.windows:
+        return None, None
+    newest = job.windows[-1]
+    energy = newest.iteration_energy_j
+    return f"{newest.iteration_time_s:.4g}", None if energy is None else f"{energy:.5g}"
 
 
 def of_json(status: dict[str, Any]) -> Status:

@@ -234,6 +234,18 @@ class Frontier:
     def __iter__(self) -> Iterator[Plan]:
         return (self[place] for place in range(len(self)))
 
+    def __eq__(self, other: object) -> bool:
+        return self.to_bytes() == other.to_bytes() if isinstance(other, Frontier) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    def _repr_html_(self) -> str:
+        from pfo_gpu import html
+
+        picture = html.curve(self.points, "iteration time (s)", "energy of a step (J)")
+        return f"<p>{html.escaped(repr(self)[1:-1])}</p>{picture}"
+
     def __reduce__(self) -> tuple[object, ...]:
         return Frontier.from_bytes, (self.to_bytes(),)
 

@@ -121,6 +121,22 @@ class Plan:
         pandas = imported("pandas", "Plan.to_pandas")
         return pandas.DataFrame(self._native.instructions(), columns=columns)
 
+    def __eq__(self, other: object) -> bool:
+        return self.to_text() == other.to_text() if isinstance(other, Plan) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_text())
+
+    def _repr_html_(self) -> str:
+        from pfo_gpu import html
+
+        clocks = [sorted(set(of_stage)) for of_stage in self.clocks()]
+        rows = [
+            (stage, len(of_stage), f"{of_stage[0]} to {of_stage[-1]}" if of_stage else None)
+            for stage, of_stage in enumerate(clocks)
+        ]
+        return f"<p>{html.escaped(repr(self)[1:-1])}</p>" + html.grid(["stage", "clocks", "MHz"], rows)
+
     def __reduce__(self) -> tuple[object, ...]:
         return Plan.from_bytes, (self.to_text().encode(),)
 

@@ -77,6 +77,12 @@ class Profile:
         profile._native = _native.Profile(csv.encode(), combine="mean", noise="off")
         return profile
 
+    def __eq__(self, other: object) -> bool:
+        return self.to_csv() == other.to_csv() if isinstance(other, Profile) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_csv())
+
     def __reduce__(self) -> tuple[object, ...]:
         return Profile._of_treated, (self.to_csv(),)
 

@@ -1,0 +1,189 @@
+"""Tuning a job, which ``pfo-agent`` does by itself: this starts it, watches it, and reads what came of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from pfo_gpu._native import NodeError
+
+if TYPE_CHECKING:
+    from pfo_gpu.planner import Frontier, Plan
+
+
+@dataclass(frozen=True)
+class TuneProgress:
+    """A tune, and how far it is."""
+
+    job: str
+    """The job."""
+    state: str
+    """What it does: ``"profile"``, ``"calibration"``, ``"default_clocks"``, ``"planning"``, ``"search"``, ``"proof"``;
+    or how it ended: ``"kept"``, ``"kept_uncertain"``, ``"nothing_kept"``, ``"stopped"``, ``"failed"``."""
+    is_over: bool
+    """Whether it has ended."""
+    now: str
+    """What is being done, in words."""
+    done: float
+    """How much of that is done, from 0 to 1."""
+    remaining_s: Optional[float]
+    """How long that will still take, in seconds, where it is known."""
+    saving: Optional[float]
+    """The share of energy that the best plan so far saves."""
+    remarks: list[str]
+    """What a person should read."""
+
+    def __str__(self) -> str:
+        left = "" if self.remaining_s is None else f", {self.remaining_s:.0f} s left"
+        return f"{self.job}: {self.now} ({self.done:.0%}{left})"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What came of a tune."""
+
+    job: str
+    """The job."""
+    report: dict[str, Any]
+    """Everything that was measured and decided, as ``pfoctl tune --json`` prints it."""
+    plan: Optional[Plan]
+    """The plan that the job runs; None at default clocks and under power limits."""
+    frontier: Optional[Frontier]
+    """The frontier that the plan is from."""
+    is_certain: bool
+    """Whether the measurement proves that the plan is within the allowed slowdown, or it is only most likely."""
+
+    @property
+    def kept(self) -> Optional[str]:
+        """What the plan is called that the job runs; None at default clocks."""
+        kept = self.report["kept"]
+        return None if kept is None else str(kept["label"])
+
+    @property
+    def saving(self) -> Optional[float]:
+        """The share of a step's energy that the plan saves; None at default clocks."""
+        return self._of_kept("saving")
+
+    @property
+    def slowdown(self) -> Optional[float]:
+        """The share by which a step takes longer under the plan; None at default clocks."""
+        return self._of_kept("slowdown")
+
+    def _of_kept(self, what: str) -> Optional[float]:
+        found = [tried.get(what) for tried in self.report["tried"] if tried["plan"] == self.kept]
+        if not found or found[-1] is None:
+            return None
+        figure = found[-1]
+        return float(figure["estimate"] if isinstance(figure, dict) else figure)
+
+    def __repr__(self) -> str:
+        if self.kept is None:
+            return f"<pfo_gpu.Tuned {self.job}: no plan is better than default clocks>"
+        figures = [
+            f"{name} {figure:.1%}"
+            for name, figure in (("saves", self.saving), ("slower by", self.slowdown))
+            if figure is not None
+        ]
+        certainty = "" if self.is_certain else ", most likely but not certainly within the allowed slowdown"
+        return f"<pfo_gpu.Tuned {self.job}: runs {self.kept}, {', '.join(figures)}{certainty}>"
+
+    def _repr_html_(self) -> str:
+        from pfo_gpu.html import table
+
+        default = self.report["default_clocks"]
+        rows = [
+            ("job", self.job),
+            ("runs", self.kept or "default clocks"),
+            ("saving", None if self.saving is None else f"{self.saving:.1%}"),
+            ("slowdown", None if self.slowdown is None else f"{self.slowdown:.2%}"),
+            ("step at default clocks", f"{default['iteration_time_s']:.4g} s, {default['iteration_energy_j']:.5g} J"),
+        ]
+        picture = "" if self.frontier is None else self.frontier._repr_html_()
+        return table("tuned", rows) + picture
+
+
+def progress_of(status: dict[str, Any]) -> TuneProgress:
+    """A status in an answer."""
+    state = status["state"]
+    end = state.get("ended") if isinstance(state, dict) else None
+    if isinstance(end, dict):
+        end = next(iter(end))
+    return TuneProgress(
+        is_over=end is not None,
+        state=str(end or state),
+        **{name: status[name] for name in ("job", "now", "done", "remaining_s", "saving", "remarks")},
+    )
+
+
+def refusal_of(status: dict[str, Any]) -> Optional[str]:
+    """Why a tune has failed, if it has."""
+    state = status["state"]
+    end = state.get("ended") if isinstance(state, dict) else None
+    if end == "stopped":
+        return f"the tune of job {status['job']} was stopped"
+    if not isinstance(end, dict):
+        return None
+    refusal = end["failed"]
+    return "; ".join(part for part in (refusal["message"], refusal["remedy"]) if part)
+
+
+def tuned(job: str, state: str, answer: dict[str, Any]) -> Tuned:
+    """The report in an answer."""
+    from pfo_gpu.planner import Frontier, Plan
+
+    plan, frontier = answer["plan"], answer["frontier"]
+    return Tuned(
+        job=job,
+        report=json.loads(bytes(answer["report"])),
+        plan=None if plan is None else Plan.from_bytes(bytes(plan)),
+        frontier=None if frontier is None else Frontier.from_bytes(bytes(frontier)),
+        is_certain=state == "kept",
+    )
+
+
+def terms_of(given: dict[str, object]) -> list[int]:
+    """The terms as JSON. What cannot be JSON is named."""
+    try:
+        return list(json.dumps({name: value for name, value in given.items() if value is not None}).encode())
+    except TypeError as error:
+        raise NodeError(f"the terms {sorted(given)} are not plain values: {error}") from None
+
+
+def shown() -> Callable[[TuneProgress], object]:
+    """What shows progress where the caller looks: below the cell of a notebook, else on a terminal."""
+    interactive = sys.modules.get("IPython")
+    shell = getattr(interactive, "get_ipython", lambda: None)()
+    if getattr(getattr(shell, "kernel", None), "session", None) is not None:
+        handle = _display()(_Line("waiting for pfo-agent"), display_id=True)
+        return lambda progress: handle.update(_Line(str(progress), progress.done))
+    if not sys.stderr.isatty():
+        return lambda _progress: None
+
+    def line(progress: TuneProgress) -> None:
+        end = "\n" if progress.is_over else ""
+        print(f"\r\x1b[K{progress}", end=end, file=sys.stderr, flush=True)
+
+    return line
+
+
+def _display() -> Any:
+    # A notebook has it; nothing else needs it.
+    return importlib.import_module("IPython.display").display
+
+
+class _Line:
+    """A line of progress, as a notebook shows it."""
+
+    def __init__(self, text: str, done: float = 0.0) -> None:
+        self._text, self._done = text, done
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def _repr_html_(self) -> str:
+        from pfo_gpu.html import escaped
+
+        return f'<progress value="{self._done:.3f}" max="1"></progress> {escaped(self._text)}'

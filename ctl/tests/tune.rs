@@ -73,7 +73,7 @@ fn agent_that_ends(end: TuneEnd) -> FakeDaemon {
 #[test]
 fn the_end_of_a_tune_is_printed_and_gives_the_exit_code() {
     for (end, code, words) in [
-        (TuneEnd::Kept, 0, "Job j runs plan pfo 1"),
+        (TuneEnd::Kept, 0, "Job j runs plan 3 pfo 1"),
         (TuneEnd::KeptUncertain, 6, "most likely within the allowed slowdown"),
         (TuneEnd::NothingKept, 5, "saves nothing"),
     ] {

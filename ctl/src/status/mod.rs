@@ -93,6 +93,7 @@ struct Printed<'a> {
     #[serde(flatten)]
     pfod: &'a Status,
     agent: Option<&'a AgentStatus>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     tunes: &'a [TuneStatus],
 }
 

@@ -85,6 +85,61 @@ def test_a_plan_of_the_planner_is_swapped_without_a_file(node):
         assert pfo_gpu.Node().swap("job", plan, label="mine").plan.label == "mine"
 
 
+@pytest.fixture
+def training(node):
+    """A job of one stage that trains until the test is over."""
+    over = threading.Event()
+    with pfo_gpu.Session(setup_timeout_s=60, num_microbatches=2) as session:
+
+        def train():
+            while not over.is_set():
+                with session.step():
+                    for m in range(2):
+                        for name in ("forward", "backward"):
+                            with session.instruction(name, m):
+                                over.wait(0.02)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        yield session
+        over.set()
+        thread.join()
+
+
+def test_a_job_is_tuned_with_progress_and_the_result_says_what_it_runs(node, training):
+    seen = []
+    quick = {"sweep_stride": 600, "sweep_steps": 2, "rounds": 2, "steps": 2, "p2p_power_w": [70.0]}
+    tuned = pfo_gpu.Node().tune("job", max_slowdown=0.5, progress=seen.append, **quick)
+    assert seen[-1].is_over and not seen[0].is_over and {progress.job for progress in seen} == {"job"}
+    assert tuned.report["job"] == "job" and tuned.report["max_slowdown"] == 0.5
+    assert (tuned.kept is None) == (tuned.plan is None) == (tuned.saving is None) and repr(tuned) and tuned._repr_html_()
+    (known,) = pfo_gpu.Node().tunes()
+    assert known.is_over and known.state == seen[-1].state
+
+
+def test_a_tune_that_is_stopped_is_an_error_that_says_so(node, training):
+    agent = pfo_gpu.Node()
+    with pytest.raises(pfo_gpu.NodeError, match="the tune of job job was stopped"):
+        agent.tune("job", progress=lambda progress: progress.is_over or agent.stop_tune("job"))
+
+
+def test_a_job_that_is_not_there_cannot_be_tuned(node):
+    with pytest.raises(pfo_gpu.NodeError, match="nobody"):
+        pfo_gpu.Node().tune("nobody", progress=print)
+
+
+def test_terms_that_are_none_are_refused_before_anything_is_measured(node, training):
+    with pytest.raises(pfo_gpu.NodeError, match="roundz"):
+        pfo_gpu.Node().tune("job", roundz=3)
+    with pytest.raises(pfo_gpu.NodeError, match="not plain values"):
+        pfo_gpu.Node().tune("job", rounds=object())
+
+
+def test_a_notebook_shows_the_status_as_a_table(node, training):
+    shown = pfo_gpu.Node().status()._repr_html_()
+    assert "<td>job</td>" in shown and "default clocks" in shown and shown.count("<tr>") == 7
+
+
 def test_there_is_no_profile_before_it_was_measured(node):
     daemons = pfo_gpu.Node()
     assert daemons.profiles() == []

@@ -456,3 +456,34 @@ def test_without_a_package_the_error_says_what_to_install(monkeypatch, frontier,
     monkeypatch.delitem(sys.modules, f"{package}.pyplot", raising=False)
     with pytest.raises(ImportError, match=f"Frontier.{use} requires {package}; install it with"):
         getattr(frontier, use)()
+
+
+def test_plans_profiles_and_frontiers_compare_by_value(frontier, profile):
+    plan = frontier.at("1.02x")
+    for one, other in ((plan, frontier.at("1.05x")), (frontier, frontier.of_plans([plan], pfo_gpu.Profile(profile), p2p_power=P2P_POWER_W))):
+        copied = pickle.loads(pickle.dumps(one))
+        assert copied == one and hash(copied) == hash(one) and one != other and one != 3
+    assert pfo_gpu.Profile(profile) == pickle.loads(pickle.dumps(pfo_gpu.Profile(profile)))
+
+
+def test_a_notebook_shows_plans_and_frontiers(frontier):
+    assert "<polyline" in frontier._repr_html_() and "iteration time" in frontier._repr_html_()
+    assert frontier.at("1.02x")._repr_html_().count("<tr>") == 1 + frontier.num_stages
+
+
+def test_a_plan_of_zeus_is_read_with_the_file_of_its_profile_and_clocks_that_it_leaves(frontier, profile, tmp_path):
+    plan, file = frontier.at("1.02x"), tmp_path / "zeus.py"
+    plan.write(file, "zeus")
+    read = pfo_gpu.Plan.read(file, profile=profile)
+    assert read.clocks() == plan.clocks()
+    name, mhz = plan._native.instructions()[1][1], plan.clocks()[0][1]
+    text = file.read_text().replace(f"('{name}', {mhz})", f"('{name}', 0)", 1)
+    file.write_text(text)
+    left = pfo_gpu.Plan.read(file, profile=profile).clocks()
+    assert left[1:] == plan.clocks()[1:] and 0 not in left[0]
+    with pytest.raises(pfo_gpu.PlanError, match='profile="profile.csv"'):
+        pfo_gpu.Plan.read(file)
+
+
+def test_what_is_refused_is_called_as_it_is_imported():
+    assert (pfo_gpu.PlanError.__module__, pfo_gpu.NodeError.__module__) == ("pfo_gpu", "pfo_gpu")

@@ -250,6 +250,7 @@ fn a_gpu_that_takes_no_power_limit_refuses_or_ends_the_trial() {
     let mut node = Node::create(&Setup::default());
     node.machine.fault("nvmlDeviceGetPowerManagementLimitConstraints", "not-supported", Some(1));
     node.start_daemon();
+    node.start_agent();
     let training = train(&node);
     let refusal = node.agent_control().trial(JOB, limits(150), 1).unwrap_err();
     assert_printed!(refusal);

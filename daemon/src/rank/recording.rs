@@ -142,6 +142,25 @@ mod tests {
     }
 
     #[test]
+    fn what_one_read_brings_is_recorded_without_allocation() {
+        let mut recording = Recording::new();
+        for _ in 0..3 {
+            recording.make_room();
+            let room = [recording.units.capacity(), recording.whole_step.capacity()];
+            recording.take(END, false);
+            recording.take(BEGIN, false);
+            for microbatch in 2..MOST_EVENTS_READ as u32 {
+                recording.take(Mark::InstructionBegin(unit(microbatch)), false);
+            }
+            let mut now = [recording.units.capacity(), recording.whole_step.capacity()];
+            now.sort_unstable();
+            let mut before = room;
+            before.sort_unstable();
+            assert_eq!(now, before);
+        }
+    }
+
+    #[test]
     fn what_came_before_the_first_step_is_not_recorded() {
         assert_eq!(recorded(&[(Mark::InstructionBegin(unit(0)), false), (END, false)]), None);
     }

@@ -33,13 +33,8 @@ impl AllSlow {
 
     /// Those of a job all of which is on one node.
     pub(crate) fn of_node(stages: &SlowStages, conditions: &Conditions) -> Self {
-        let is_slow = |stage| stages.contains_key(stage);
-        let of_slow = conditions.iter().filter(|((stage, _), _)| is_slow(stage));
-        let ppm = |share: f64| (share.clamp(-1.0, 1000.0) * MILLION) as i32;
-        Self {
-            stages: stages.iter().map(|(stage, share)| (*stage, ppm(*share))).collect(),
-            conditions: of_slow.map(|(of, condition)| (*of, *condition)).collect(),
-        }
+        let stages = stages.iter().map(|(stage, share)| (*stage, ppm_of(*share)));
+        Self { stages: stages.collect(), conditions: conditions.clone() }
     }
 
     fn of(shared: &Shared) -> Self {
@@ -71,6 +66,10 @@ impl AllSlow {
     }
 }
 
+fn ppm_of(share: f64) -> i32 {
+    (share.clamp(-1.0, 1000.0) * MILLION) as i32
+}
+
 /// What a node says of its stages.
 fn said(stages: &SlowStages, conditions: &Conditions) -> Vec<SlowStage> {
     let pace = |condition: &Condition| match condition {
@@ -80,8 +79,7 @@ fn said(stages: &SlowStages, conditions: &Conditions) -> Vec<SlowStage> {
     let slow = |(&stage, &share): (&Stage, &f64)| {
         let kinds = conditions.iter().filter(|((of, _), _)| *of == stage);
         let kinds = kinds.map(|((_, kind), condition)| (*kind, pace(condition))).collect();
-        let share_ppm = (share.clamp(-1.0, 1000.0) * MILLION) as i32;
-        SlowStage { stage, share_ppm, kinds }
+        SlowStage { stage, share_ppm: ppm_of(share), kinds }
     };
     stages.iter().map(slow).collect()
 }

@@ -28,7 +28,7 @@ use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
 use crate::record::own_order;
 use crate::refusal::internal;
-use crate::steer::{Steering, SwapRequest, Swapped, Turn, WholeJob};
+use crate::steer::{Steering, SwapRequest, Swapped, Turn, WholeJob, check_all_here};
 use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps};
 use crate::tune::Tunes;
@@ -142,8 +142,7 @@ impl Services {
             }
             AgentRequest::P2pSet { target, power_w } => self.set_p2p(permit, target, power_w).await,
             AgentRequest::FleetSwap { job, target, at_step, max_slowdown, wait } => {
-                let by = permit.asker();
-                let request = SwapRequest { by, target, at_step, max_slowdown, wait };
+                let request = (target, at_step, max_slowdown, wait);
                 // A request takes as much memory as the largest: those to the store and of budgets
                 // are large.
                 Box::pin(self.swap(permit, &job, request)).await
@@ -206,7 +205,7 @@ impl Services {
     async fn read_order(&self, permit: &Permit, job: &JobSelector) -> Served {
         let job = self.find_job(permit, job).await?;
         let remedy = "name the schedule with --schedule, or give a file with --order";
-        self.steering.check_all_here(&job, remedy)?;
+        check_all_here(&job, remedy)?;
         Ok(AgentResponse::Order(own_order(&self.pfod, &job).await?))
     }
 
@@ -241,10 +240,16 @@ impl Services {
         })
     }
 
-    async fn swap(&self, permit: &Permit, job: &JobSelector, request: SwapRequest) -> Served {
-        if let SwapTarget::Table { label, .. } = &request.target {
+    async fn swap(
+        &self,
+        permit: &Permit,
+        job: &JobSelector,
+        (target, at_step, max_slowdown, wait): (SwapTarget, Option<u64>, Option<f64>, bool),
+    ) -> Served {
+        if let SwapTarget::Table { label, .. } = &target {
             check_label(label)?;
         }
+        let request = SwapRequest { by: permit.asker(), target, at_step, max_slowdown, wait };
         let view = self.find_job(permit, job).await?;
         let job = self.steering.of(&view);
         let swapped = job.swap(request).await?;
@@ -355,7 +360,7 @@ impl Services {
     async fn calibrate(&self, permit: &Permit, job: &JobSelector, profile: Vec<u8>) -> Served {
         let job = self.find_job(permit, job).await?;
         self.steering
-            .check_all_here(&job, "calibrate the GPUs of its models with a job of one node")?;
+            .check_alone(&job, "calibrate the GPUs of its models with a job of one node")?;
         let stages = job.pp_degree as usize;
         let times = away(move || stage_times(&profile, stages)).await?;
         let (calibrations, asker) = (&self.calibrations, permit.asker());
@@ -374,7 +379,7 @@ impl Services {
     async fn calibrate_memory(&self, permit: &Permit, job: &JobSelector) -> Served {
         let job = self.find_job(permit, job).await?;
         self.steering
-            .check_all_here(&job, "calibrate the GPUs of its models with a job of one node")?;
+            .check_alone(&job, "calibrate the GPUs of its models with a job of one node")?;
         let status = self.questions.status().await?;
         if memory::is_locked(&status, &job) {
             let measured = memory::measure(&self.pfod, permit.asker(), &job).await?;

@@ -71,6 +71,10 @@ impl Guards {
     pub(crate) async fn run(self: Arc<Self>) {
         let mut guarding: BTreeMap<JobKey, JoinHandle<()>> = BTreeMap::new();
         loop {
+            // Guards of jobs over several nodes stand in the store.
+            if self.steering.fleet.is_none() {
+                self.steering.standings.until_guarded().await;
+            }
             sleep(LOOK_EVERY).await;
             guarding.retain(|_, task| !task.is_finished());
             let Ok(jobs) = self.steering.questions.jobs().await else { continue };

@@ -32,7 +32,7 @@ struct Stage {
 impl Stage {
     fn set() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let people = Arc::new(People::in_file(&directory.path().join("subuid")));
+        let people = Arc::new(People::in_file(directory.path().join("subuid")));
         let files = JobFiles::under(directory.path());
         let stragglers = Arc::new(Stragglers::new(files, people));
         let frontier = JobFrontier::read("f".into(), &frontier_of(STAGES, 4), 1 << 20).unwrap();
@@ -48,45 +48,21 @@ impl Stage {
 
     fn command(&mut self, line: &str) -> String {
         let words: Vec<_> = line.split_whitespace().collect();
-        let model = self.model.clone();
-        let by = owner(model.key());
         match words[..] {
             ["job"] => {
                 *self = Self::set();
                 String::new()
             }
-            ["load"] => {
-                let loaded = ("f".to_owned(), frontier_of(STAGES, 4));
-                let view = example_job(STAGES);
-                let load = self.stragglers.load(&view, loaded, false);
-                said(self.runtime.block_on(load).map(drop))
-            }
-            ["swap", what, ref guard @ ..] => {
-                let target = match what {
-                    "default" => SwapTarget::DefaultClocks,
-                    factor => {
-                        let Labelled { label, table } = model.plan_at(number(factor));
-                        SwapTarget::Table { label, table }
-                    }
-                };
-                let max_slowdown = guard.first().map(|most| percent(most));
-                let request = SwapRequest { by, target, at_step: None, max_slowdown, wait: false };
-                said(self.runtime.block_on(model.swap(request)).map(drop).map_err(Refusal::from))
-            }
-            ["guard", most] => {
-                let most = (most != "off").then(|| percent(most));
-                said(self.runtime.block_on(allow_slowdown(&model, by, most)))
-            }
             ["slower", share] => {
-                model.slow_down(percent(share));
+                self.model.slow_down(percent(share));
                 String::new()
             }
-            ["hold"] | ["release"] => {
-                model.hold_for_others(line == "hold");
+            ["hold" | "release"] => {
+                self.model.hold_for_others(line == "hold");
                 String::new()
             }
-            ["away"] | ["back"] => {
-                model.go_away(line == "away");
+            ["away" | "back"] => {
+                self.model.go_away(line == "away");
                 String::new()
             }
             ["budget", on] => {
@@ -97,21 +73,6 @@ impl Stage {
                 self.guard = JobGuard::new(Arc::clone(&self.stragglers));
                 String::new()
             }
-            ["straggler", "off"] => {
-                let ended = self.stragglers.end(&model, (by, false));
-                said(self.runtime.block_on(ended).map(drop))
-            }
-            ["straggler", factor] => {
-                let straggler = Straggler::new(number(factor)).unwrap();
-                let view = example_job(STAGES);
-                let answered = self.stragglers.answer(&model, &view, straggler, (by, false));
-                said(self.runtime.block_on(answered).map(drop))
-            }
-            ["auto", on] => {
-                let view = example_job(STAGES);
-                let set = self.stragglers.set_auto(&model, &view, (by, on == "on"));
-                said(self.runtime.block_on(set).map(drop))
-            }
             ["slow", stage, share] => {
                 let stage = pfo_protocol::Stage(stage.parse().unwrap());
                 let stages = SlowStages::from([(stage, percent(share))]);
@@ -120,7 +81,37 @@ impl Stage {
             ["slow", "none"] => self.answer_slow(&AllSlow::default()),
             ["run", hours] => self.run(3600.0 * number(hours)),
             ["state"] => self.state(),
-            _ => panic!("no command: {line}"),
+            _ => said(self.runtime.block_on(self.request(&words))),
+        }
+    }
+
+    /// What a user requests.
+    async fn request(&self, words: &[&str]) -> Result<(), Refusal> {
+        let (model, stragglers) = (&self.model, &self.stragglers);
+        let (view, by) = (example_job(STAGES), owner(model.key()));
+        match words {
+            ["load"] => {
+                let loaded = ("f".to_owned(), frontier_of(STAGES, 4));
+                stragglers.load(&view, loaded, false).await.map(drop)
+            }
+            ["swap", factor, guard @ ..] => {
+                let Labelled { label, table } = model.plan_at(number(factor));
+                let target = SwapTarget::Table { label, table };
+                let max_slowdown = guard.first().map(|most| percent(most));
+                let request = SwapRequest { by, target, at_step: None, max_slowdown, wait: false };
+                model.swap(request).await.map(drop).map_err(Refusal::from)
+            }
+            ["guard", most] => {
+                let most = (*most != "off").then(|| percent(most));
+                allow_slowdown(model, by, most).await
+            }
+            ["straggler", "off"] => stragglers.end(model, (by, false)).await.map(drop),
+            ["straggler", factor] => {
+                let straggler = Straggler::new(number(factor)).unwrap();
+                stragglers.answer(model, &view, straggler, (by, false)).await.map(drop)
+            }
+            ["auto", on] => stragglers.set_auto(model, &view, (by, *on == "on")).await.map(drop),
+            _ => panic!("no command: {words:?}"),
         }
     }
 

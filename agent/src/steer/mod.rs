@@ -11,25 +11,24 @@ mod here;
 pub(crate) mod model;
 #[cfg(test)]
 pub(crate) mod scenario;
+mod slowdown;
+mod steering;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use pfo_fleet::{Digest, Guard, Node, Run, Standing};
 use pfo_planner::{Conditions, Profile};
 use pfo_protocol::{
     AgentResponse, FleetSwapped, JobView, PlanStatus, RecordedTrial, Refusal, RefusalCode,
-    SwapTarget, TrialLength, TrialResult, TrialRun, Uid,
+    SwapTarget, TrialLength, TrialResult, TrialRun,
 };
 use pfo_store::Note;
 
-use crate::fleet::{AllSlow, Fleet, ForLedger, Members, Noted, fleet_of, spans_nodes};
+use crate::fleet::{AllSlow, Members, Noted};
 use crate::job::JobKey;
-use crate::ledger::{Compared, Ledger};
-use crate::pfod::{Asker, Pfod, Questions};
+use crate::ledger::Compared;
+use crate::pfod::Asker;
 use crate::record::TrialSamples;
 use crate::straggler::{Labelled, SlowStages};
 
@@ -38,6 +37,8 @@ pub(crate) use self::error::SteerError;
 pub(crate) use self::here::Standings;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use self::here::alone;
+pub(crate) use self::slowdown::allow_slowdown;
+pub(crate) use self::steering::{Steering, check_all_here};
 
 /// What a verb of [`Steer`] does, and what becomes of it.
 pub(crate) type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, SteerError>> + Send + 'a>>;
@@ -227,36 +228,6 @@ pub(crate) fn no_table() -> Refusal {
     Refusal::new(RefusalCode::NoPlan, "its clocks are not known", "see `pfoctl status`")
 }
 
-/// Has a job keep a slowdown from now on, or none any more.
-///
-/// # Errors
-/// If it cannot be kept, or the nodes of the job do not agree on it.
-pub(crate) async fn allow_slowdown(
-    job: &dyn Steer,
-    by: Asker,
-    max_slowdown: Option<f64>,
-) -> Result<(), Refusal> {
-    let attempts = Attempts::begin();
-    while let Err(why) = try_to_allow(job, by, max_slowdown).await {
-        attempts.after(why).await?;
-    }
-    Ok(())
-}
-
-async fn try_to_allow(
-    job: &dyn Steer,
-    by: Asker,
-    max_slowdown: Option<f64>,
-) -> Result<(), SteerError> {
-    let Stands { view, number, run, standing, .. } = job.stands().await?;
-    if max_slowdown.is_none() && standing.guard.is_none() {
-        return Ok(());
-    }
-    let guard = max_slowdown.map(|most| Guard::of(most, job.node().clone(), next_step(&view)));
-    let standing = Standing { guard, ..standing };
-    job.change(Change { by, run, standing, after: number, wait: false }).await.map(drop)
-}
-
 /// Some steps under one setting.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
@@ -325,89 +296,5 @@ impl From<Swapped> for AgentResponse {
             Swapped::Here(swapped) => Self::Swapped(swapped),
             Swapped::Fleet(swapped) => Self::FleetSwapped(swapped),
         }
-    }
-}
-
-/// The jobs that this node can steer.
-#[derive(Debug)]
-pub(crate) struct Steering {
-    pub(crate) pfod: Pfod,
-    pub(crate) questions: Arc<Questions>,
-    pub(crate) fleet: Option<Arc<Fleet>>,
-    pub(crate) ledger: Arc<Ledger>,
-    /// What stands beside what the jobs of this node alone run.
-    pub(crate) standings: Standings,
-}
-
-impl Steering {
-    /// The hand on a job.
-    pub(crate) fn of(self: &Arc<Self>, job: &JobView) -> Arc<dyn Steer> {
-        match fleet_of(self.fleet.as_ref(), job) {
-            Some(fleet) => Arc::new(fleet::OnNodes::of(fleet, job)),
-            None => Arc::new(here::Here::of(self, job)),
-        }
-    }
-
-    /// Refuses what would change this node's part of a job alone, which its agents undo, or see no more
-    /// than that; with what to do instead.
-    ///
-    /// # Errors
-    /// If the job has ranks on other nodes.
-    pub(crate) fn check_all_here(&self, job: &JobView, remedy: &str) -> Result<(), Refusal> {
-        if !spans_nodes(job) {
-            return Ok(());
-        }
-        let message =
-            format!("job {} has ranks on other nodes, and all of it runs one plan", job.job);
-        Err(Refusal::new(RefusalCode::Malformed, message, remedy))
-    }
-
-    /// Brings up to date what is known of the jobs of this node alone, and forgets those that have left.
-    pub(crate) async fn see(self: &Arc<Self>, jobs: &[JobView]) {
-        for key in self.standings.see(jobs) {
-            if let Some(job) = jobs.iter().find(|job| JobKey::of(job) == key) {
-                // What `pfod` does not say now it says in a moment.
-                let _ = self.of(job).stands().await;
-            }
-        }
-    }
-
-    /// The jobs whose energy counts for the ledger of savings, which gets the comparisons of the jobs
-    /// that this node has a part of.
-    pub(crate) async fn counted<'a>(&self, jobs: &'a [JobView]) -> Cow<'a, [JobView]> {
-        let mut counted = Cow::Borrowed(jobs);
-        for job in jobs {
-            let Some(fleet) = fleet_of(self.fleet.as_ref(), job) else { continue };
-            let key = JobKey::of(job);
-            let ForLedger { in_trial, compared } = fleet.for_ledger(&key).await;
-            compared.iter().for_each(|compared| self.ledger.take_whole(job, compared));
-            if in_trial {
-                counted.to_mut().retain(|job| JobKey::of(job) != key);
-            }
-        }
-        counted
-    }
-
-    /// What stands beside what each job runs, of one user or of all.
-    pub(crate) async fn standings(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, Standing> {
-        let mut standings = self.standings.all(only_of);
-        if let Some(fleet) = &self.fleet {
-            standings.extend(fleet.standings(only_of).await);
-        }
-        standings
-    }
-
-    /// That of a node without a `pfod`, for tests.
-    #[cfg(test)]
-    pub(crate) fn of_no_pfod(directory: &std::path::Path) -> Arc<Self> {
-        let pfod = Pfod::at(directory.join("no-pfod.sock"));
-        let settings = crate::settings::InForce::new(Default::default(), Default::default());
-        Arc::new(Self {
-            questions: Arc::new(Questions::to(pfod.clone())),
-            pfod,
-            fleet: None,
-            ledger: Arc::new(Ledger::under(directory, Arc::new(settings))),
-            standings: Standings::under(directory),
-        })
     }
 }

@@ -123,6 +123,11 @@ impl StandingFiles {
         let Ok(files) = fs::read_dir(&self.directory) else { return Vec::new() };
         let mut found = Vec::new();
         for path in files.filter_map(|file| Some(file.ok()?.path())) {
+            // One that an agent had just begun to write says nothing.
+            if path.extension().is_none_or(|end| end != "json") {
+                let _ = fs::remove_file(path);
+                continue;
+            }
             match self.read_one(&path) {
                 Ok(record) => found.push(record),
                 Err(why) => {
@@ -176,6 +181,17 @@ mod tests {
         let other = StandingFiles { boot_id: "another".into(), ..files.clone() };
         assert_eq!(other.read(), []);
         assert!(!files.path(&key()).exists());
+    }
+
+    #[test]
+    fn what_an_agent_had_just_begun_to_write_is_removed_and_what_was_there_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = StandingFiles::under(directory.path());
+        files.write(&key(), &guarded()).unwrap();
+        let new = files.path(&key()).with_extension("new");
+        fs::write(&new, "{").unwrap();
+        assert_eq!(files.read(), [(key(), guarded())]);
+        assert!(!new.exists());
     }
 
     #[test]

@@ -5,11 +5,12 @@ mod file;
 mod hold;
 mod standing;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use pfo_fleet::{Digest, Guard, Node, Run, Standing};
 use pfo_planner::{Conditions, Profile};
 use pfo_protocol::{JobView, PlanStatus, Refusal, RefusalCode, Request, Response, SwapTarget};
+use pfo_service::lock;
 use pfo_store::Note;
 use tokio::sync::OwnedMutexGuard;
 
@@ -36,6 +37,8 @@ const SPENT: u64 = 4;
 pub(super) struct Here {
     steering: Arc<Steering>,
     job: JobView,
+    /// The same, until it was looked at or changed.
+    fresh: Arc<Mutex<Option<JobView>>>,
     key: JobKey,
     node: Node,
     standing: Arc<JobStanding>,
@@ -45,13 +48,9 @@ impl Here {
     pub(super) fn of(steering: &Arc<Steering>, job: &JobView) -> Self {
         let key = JobKey::of(job);
         let standing = steering.standings.of(&key);
-        Self {
-            steering: Arc::clone(steering),
-            job: job.clone(),
-            key,
-            node: Node::alone(),
-            standing,
-        }
+        let fresh = Arc::new(Mutex::new(Some(job.clone())));
+        let (steering, job) = (Arc::clone(steering), job.clone());
+        Self { steering, job, fresh, key, node: Node::alone(), standing }
     }
 
     fn standings(&self) -> &Standings {
@@ -63,6 +62,9 @@ impl Here {
     }
 
     async fn view(&self) -> Result<JobView, SteerError> {
+        if let Some(fresh) = lock(&self.fresh).take() {
+            return Ok(fresh);
+        }
         let job = self.steering.questions.job(&self.key).await?;
         job.ok_or_else(|| no_job(&self.key).into())
     }
@@ -73,6 +75,7 @@ impl Here {
         (target, at_step): (SwapTarget, Option<u64>),
         wait: bool,
     ) -> Result<pfo_protocol::Swapped, SteerError> {
+        lock(&self.fresh).take();
         let mut connection = self.steering.pfod.on_behalf(by).await?;
         let job = self.key.selector();
         let request = Request::PlanSwap { job, target, at_step, after: None, wait };
@@ -387,4 +390,66 @@ fn changed(key: &JobKey) -> SteerError {
     let message = format!("what {key} runs has changed, or is just being measured");
     let remedy = "`pfoctl status` shows it; try again in a moment";
     SteerError::Meanwhile(Refusal::new(RefusalCode::LimitReached, message, remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_fleet::Answered;
+
+    use super::*;
+    use crate::straggler::tests::job as example_job;
+
+    fn plan(label: &str) -> Run {
+        let (predicted, stages) = (None, Vec::new());
+        Run::Plan(pfo_fleet::PlanCut {
+            label: label.into(),
+            num_microbatches: 1,
+            predicted,
+            stages,
+        })
+    }
+
+    /// A job that runs a plan for a straggler, with a guard.
+    fn answered() -> State {
+        let straggler = Answered { factor: 1.2, before: plan("own"), found: [].into() };
+        let mut guard = Guard::of(0.01, Node::alone(), 3);
+        guard.spent = 4;
+        let standing =
+            Standing { guard: Some(guard), straggler: Some(straggler), ..Standing::default() };
+        let mut state = State::default();
+        state.take_up(NextStanding { run: plan("slow"), standing }, Some(2));
+        state
+    }
+
+    #[test]
+    fn the_same_plan_under_another_number_changes_nothing_beside_it() {
+        let mut state = answered();
+        let before = state.record.clone();
+        state.see(plan("slow"), Some(7), &example_job(2));
+        assert_eq!(state.record, StandingRecord { plan: Some(7), ..before });
+    }
+
+    #[test]
+    fn a_swap_of_somebody_else_ends_the_straggler_and_begins_the_guard_anew() {
+        let mut state = answered();
+        state.see(plan("another"), Some(3), &example_job(2));
+        let StandingRecord { number, run, standing, .. } = state.record;
+        assert_eq!((number, run), (2, plan("another")));
+        assert_eq!(standing.straggler, None);
+        assert_eq!(standing.guard, Some(Guard::of(0.01, Node::alone(), 0)));
+    }
+
+    #[test]
+    fn a_swap_that_was_decided_when_the_agent_died_is_taken_up_with_what_stands_beside_it() {
+        let next = NextStanding { run: plan("own"), standing: Standing::default() };
+        for (seen, number) in [(plan("own"), 2), (plan("slow"), 1)] {
+            let mut state = answered();
+            state.record.next = Some(next.clone());
+            state.see(seen.clone(), Some(3), &example_job(2));
+            assert_eq!((state.record.run, state.record.number), (seen.clone(), number));
+            assert_eq!(state.record.next, None);
+            let is_taken_up = seen == next.run;
+            assert_eq!(state.record.standing == Standing::default(), is_taken_up);
+        }
+    }
 }

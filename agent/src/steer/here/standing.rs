@@ -9,6 +9,7 @@ use std::time::Duration;
 use pfo_fleet::{Guard, Run, Standing};
 use pfo_protocol::{JobView, Refusal, Uid};
 use pfo_service::{blocking, lock};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::fleet::AllSlow;
@@ -25,6 +26,8 @@ const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 pub(crate) struct Standings {
     jobs: Mutex<BTreeMap<JobKey, Arc<JobStanding>>>,
     files: StandingFiles,
+    /// What stands beside a plan has changed.
+    changed: Notify,
 }
 
 /// That of one job.
@@ -68,7 +71,8 @@ impl JobStanding {
 impl Standings {
     /// Those below the directory of what does not outlive the node's boot.
     pub(crate) fn under(runtime: &Path) -> Self {
-        Self { jobs: Mutex::default(), files: StandingFiles::under(runtime) }
+        let files = StandingFiles::under(runtime);
+        Self { jobs: Mutex::default(), files, changed: Notify::new() }
     }
 
     /// Continues with what an earlier agent left. Reads files.
@@ -91,6 +95,14 @@ impl Standings {
         state.record.standing.guard.clone()
     }
 
+    /// Waits until a plan has a guard: an agent that guards nothing does not wake up.
+    pub(crate) async fn until_guarded(&self) {
+        let is_guarded = |job: &Arc<JobStanding>| job.state().record.standing.guard.is_some();
+        while !lock(&self.jobs).values().any(is_guarded) {
+            self.changed.notified().await;
+        }
+    }
+
     /// Writes what the next agent needs of a job.
     ///
     /// # Errors
@@ -101,6 +113,7 @@ impl Standings {
             state.record.drop_plans();
             state.record.clone()
         };
+        self.changed.notify_one();
         let (files, of) = (self.files.clone(), key.clone());
         let written = blocking(move || files.write(&of, &record)).await?;
         written.map_err(|error| not_written("what stands beside the plan", &error))

@@ -1,0 +1,106 @@
+//! Which hand steers which job.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pfo_fleet::Standing;
+use pfo_protocol::{JobView, Refusal, RefusalCode, Uid};
+
+use crate::fleet::{Fleet, ForLedger, fleet_of, spans_nodes};
+use crate::job::JobKey;
+use crate::ledger::Ledger;
+use crate::pfod::{Pfod, Questions};
+use crate::steer::Steer;
+use crate::steer::fleet::OnNodes;
+use crate::steer::here::{Here, Standings};
+
+/// The jobs that this node can steer.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    pub(crate) pfod: Pfod,
+    pub(crate) questions: Arc<Questions>,
+    pub(crate) fleet: Option<Arc<Fleet>>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// What stands beside what the jobs of this node alone run.
+    pub(crate) standings: Standings,
+}
+
+impl Steering {
+    /// The hand on a job.
+    pub(crate) fn of(self: &Arc<Self>, job: &JobView) -> Arc<dyn Steer> {
+        match fleet_of(self.fleet.as_ref(), job) {
+            Some(fleet) => Arc::new(OnNodes::of(fleet, job)),
+            None => Arc::new(Here::of(self, job)),
+        }
+    }
+
+    /// Checks that this node's part of a job may be changed alone: agents of other nodes would undo it.
+    ///
+    /// # Errors
+    /// If they would; with what to do instead.
+    pub(crate) fn check_alone(&self, job: &JobView, remedy: &str) -> Result<(), Refusal> {
+        if self.fleet.is_none() { Ok(()) } else { check_all_here(job, remedy) }
+    }
+
+    /// Brings up to date what is known of the jobs of this node alone, and forgets those that have left.
+    pub(crate) async fn see(self: &Arc<Self>, jobs: &[JobView]) {
+        for key in self.standings.see(jobs) {
+            if let Some(job) = jobs.iter().find(|job| JobKey::of(job) == key) {
+                // What `pfod` does not say now it says in a moment.
+                let _ = self.of(job).stands().await;
+            }
+        }
+    }
+
+    /// The jobs whose energy counts for the ledger of savings, which gets the comparisons of the jobs
+    /// that this node has a part of.
+    pub(crate) async fn counted<'a>(&self, jobs: &'a [JobView]) -> Cow<'a, [JobView]> {
+        let mut counted = Cow::Borrowed(jobs);
+        for job in jobs {
+            let Some(fleet) = fleet_of(self.fleet.as_ref(), job) else { continue };
+            let key = JobKey::of(job);
+            let ForLedger { in_trial, compared } = fleet.for_ledger(&key).await;
+            compared.iter().for_each(|compared| self.ledger.take_whole(job, compared));
+            if in_trial {
+                counted.to_mut().retain(|job| JobKey::of(job) != key);
+            }
+        }
+        counted
+    }
+
+    /// What stands beside what each job runs, of one user or of all.
+    pub(crate) async fn standings(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, Standing> {
+        let mut standings = self.standings.all(only_of);
+        if let Some(fleet) = &self.fleet {
+            standings.extend(fleet.standings(only_of).await);
+        }
+        standings
+    }
+
+    /// That of a node without a `pfod`, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_no_pfod(directory: &std::path::Path) -> Arc<Self> {
+        let pfod = Pfod::at(directory.join("no-pfod.sock"));
+        let settings = crate::settings::InForce::new(Default::default(), Default::default());
+        Arc::new(Self {
+            questions: Arc::new(Questions::to(pfod.clone())),
+            pfod,
+            fleet: None,
+            ledger: Arc::new(Ledger::under(directory, Arc::new(settings))),
+            standings: Standings::under(directory),
+        })
+    }
+}
+
+/// Checks that a job has no ranks on other nodes.
+///
+/// # Errors
+/// If it has; with what to do instead.
+pub(crate) fn check_all_here(job: &JobView, remedy: &str) -> Result<(), Refusal> {
+    if !spans_nodes(job) {
+        return Ok(());
+    }
+    let message = format!("job {} has ranks on other nodes, and all of it runs one plan", job.job);
+    Err(Refusal::new(RefusalCode::Malformed, message, remedy))
+}

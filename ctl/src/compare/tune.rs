@@ -169,18 +169,18 @@ impl CompareTune {
             search_steps: self.search_steps,
             ..Terms::default()
         };
-        self.measuring.into_terms(&mut terms);
-        self.treatment.into_terms(&mut terms);
-        self.sweep.into_terms(&mut terms);
-        self.online.into_terms(&mut terms);
-        let order = self.schedule.into_terms(&mut terms)?;
-        let profile = self.profile.into_terms(&mut terms)?;
+        self.measuring.fill(&mut terms);
+        self.treatment.fill(&mut terms);
+        self.sweep.fill(&mut terms);
+        self.online.fill(&mut terms);
+        let order = self.schedule.fill(&mut terms)?;
+        let profile = self.profile.fill(&mut terms)?;
         Ok(TuneOrder { terms, profile, order })
     }
 }
 
 impl MeasuringArguments {
-    fn into_terms(&self, terms: &mut Terms) {
+    fn fill(&self, terms: &mut Terms) {
         terms.max_slowdown = self.max_slowdown.0;
         terms.microbatches = self.microbatches;
         let common = |powers: &PerStage<Watts>| powers.common().map(|power| vec![power.0]);

@@ -36,7 +36,7 @@ impl TreatmentArguments {
     }
 
     /// Puts what they say into the terms of a tune.
-    pub(crate) fn into_terms(&self, terms: &mut Terms) {
+    pub(crate) fn fill(&self, terms: &mut Terms) {
         terms.combine = self.combine;
         terms.noise = self.noise;
     }

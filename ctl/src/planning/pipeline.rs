@@ -118,7 +118,7 @@ impl ScheduleArguments {
     }
 
     /// Puts what they say into the terms of a tune; the file of the order.
-    pub(crate) fn into_terms(&self, terms: &mut Terms) -> Result<Option<Vec<u8>>, Failure> {
+    pub(crate) fn fill(&self, terms: &mut Terms) -> Result<Option<Vec<u8>>, Failure> {
         let seconds = |given: Option<f64>| given.map(|ms| ms / 1e3);
         terms.schedule = self.schedule;
         terms.chunks = self.chunks;

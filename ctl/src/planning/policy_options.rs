@@ -79,7 +79,7 @@ impl OnlineArguments {
     }
 
     /// Puts what they say into the terms of a tune.
-    pub(crate) fn into_terms(&self, terms: &mut Terms) {
+    pub(crate) fn fill(&self, terms: &mut Terms) {
         terms.zeus_eta = self.zeus_eta;
         terms.envpipe_threshold = self.envpipe_threshold;
         terms.envpipe_transfer_s = self.envpipe_transfer_ms / 1e3;

@@ -55,7 +55,7 @@ pub(crate) struct SweepArguments {
 
 impl ProfileArguments {
     /// Puts what they say into the terms of a tune; the CSV of a file, which is looked at first.
-    pub(crate) fn into_terms(&self, terms: &mut Terms) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn fill(&self, terms: &mut Terms) -> Result<Option<Vec<u8>>, Error> {
         terms.model.clone_from(&self.model);
         terms.remeasure = self.remeasure;
         let Some(name) = &self.profile else { return Ok(None) };
@@ -101,7 +101,7 @@ impl ProfileArguments {
 
 impl SweepArguments {
     /// Puts what they say into the terms of a tune.
-    pub(crate) fn into_terms(&self, terms: &mut Terms) {
+    pub(crate) fn fill(&self, terms: &mut Terms) {
         terms.sweep_steps = self.sweep_steps;
         terms.sweep_stride = self.sweep_stride;
         terms.sweep_max_slowdown = self.sweep_max_slowdown.map(|Slowdown(share)| share);

@@ -69,11 +69,11 @@ pub(crate) struct Tune {
 
     /// Set another term, such as rounds=8 or microbatches=12; may be given several times
     ///
-    /// The terms and their defaults: rounds=4 and settling_steps=1 of each comparison; sweep_steps=10,
-    /// sweep_stride=30 (MHz) and sweep_max_slowdown (a share) of a sweep; combine and noise, as
-    /// `plan optimize` takes them; microbatches, schedule, chunks, memory_limits and fixed of the
-    /// pipeline; transfer_s, switch_latency_s, set_call_s, held_up_s and p2p_power_w=[W,…], in
-    /// seconds and watts, in place of what is measured.
+    /// The terms and their defaults: `rounds=4` and `settling_steps=1` of each comparison;
+    /// `sweep_steps=10`, `sweep_stride=30` (MHz) and `sweep_max_slowdown` (a share) of a sweep;
+    /// `combine` and `noise`, as `plan optimize` takes them; `microbatches`, `schedule`, `chunks`,
+    /// `memory_limits` and `fixed` of the pipeline; `transfer_s`, `switch_latency_s`, `set_call_s`,
+    /// `held_up_s` and `p2p_power_w=[W,…]`, in seconds and watts, in place of what is measured.
     #[arg(long = "set", value_name = "TERM=VALUE", value_parser = assignment)]
     terms: Vec<(String, serde_json::Value)>,
 
@@ -122,7 +122,7 @@ impl Tune {
         terms.max_slowdown = self.max_slowdown.0;
         terms.steps = self.steps;
         terms.guard = !self.no_guard;
-        let profile = self.profile.into_terms(&mut terms)?;
+        let profile = self.profile.fill(&mut terms)?;
         let order = self.order.as_deref().map(file::read).transpose()?;
         Ok(TuneOrder { terms, profile, order })
     }

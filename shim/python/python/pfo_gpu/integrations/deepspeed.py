@@ -64,6 +64,7 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optio
 
     def swap(opened: Session) -> None:
         reporter = Reporter(name, opened, "deepspeed", Account(partial(_expected, engine)))
+        reporter.says_outside = True
         told = {kind: _instruction(reporter, kind.__name__, run) for kind, run in instructions.items()}
         swap_in([(engine, "_INSTRUCTION_MAP", told), *put(reporter, engine, "train_batch", reporter.step)])
 

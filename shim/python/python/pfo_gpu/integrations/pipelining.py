@@ -167,7 +167,9 @@ def _reporter(name: str, session: Session, stages: list[Stage], optimizer: Optio
         former = reporter_of(run)
         if former is not None and former.session is session:
             return former
-    return Reporter(name, session, "torch")
+    reporter = Reporter(name, session, "torch")
+    reporter.says_outside = True
+    return reporter
 
 
 def _swaps(reporter: Reporter, schedule: Any, stages: list[Stage], optimizer: Optional[Optimizer]) -> list[Swap]:

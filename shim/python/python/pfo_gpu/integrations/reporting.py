@@ -36,6 +36,10 @@ class Reporter(_native.Reporter):
 
     session: Session
 
+    # Whether what computes outside a step is a mistake. Elsewhere it may belong to a copy, which shares what is
+    # followed, or to a model that is found by other ways.
+    says_outside = False
+
     def __init__(
         self,
         framework: str,
@@ -104,7 +108,7 @@ class Reporter(_native.Reporter):
 
     def _began_outside(self, name: str) -> None:
         """Is called of an instruction that begins outside a step."""
-        if _computes_gradients():
+        if self.says_outside and _computes_gradients():
             self._report_once(
                 "outside",
                 "%s computes a %s outside the steps that are followed, so that it is neither measured nor planned;"

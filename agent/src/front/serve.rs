@@ -9,7 +9,7 @@ use std::time::Instant;
 use pfo_planner::{PlanError, Profile, Straggler};
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, ProfileSelector, Refusal,
-    RefusalCode, SavingsQuery, SwapTarget, SweepOrder, TrialLength, TrialRun,
+    RefusalCode, SavingsQuery, SwapTarget, SweepControl, SweepOrder, TrialLength, TrialRun,
 };
 use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
@@ -124,8 +124,7 @@ impl Services {
             AgentRequest::SweepStart(order) => self.start_sweep(permit, order).await,
             AgentRequest::SweepAttend(order) => self.attend_sweep(permit, order).await,
             AgentRequest::SweepControl { job, control } => {
-                let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
-                away(move || sweep::control(&sweeps, &permit, &job, control)).await
+                self.control_sweep(permit, job, control).await
             }
             AgentRequest::SweepRead(job) => sweep::read(&self.sweeps, permit, &job),
             AgentRequest::Sweeps => Ok(sweep::list(&self.sweeps, permit)),
@@ -135,17 +134,11 @@ impl Services {
             AgentRequest::Calibrate { job, profile } => self.calibrate(permit, &job, profile).await,
             AgentRequest::CalibrateMemory(job) => self.calibrate_memory(permit, &job).await,
             AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list(permit.uid()))),
-            AgentRequest::P2pKeep(job) => {
-                let (key, waits) = holds.waits(permit, &job)?;
-                let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
-                away(move || p2p::keep(&store, &permit, &key.name, &waits)).await
-            }
+            AgentRequest::P2pKeep(job) => self.keep_p2p(permit, holds, &job).await,
             AgentRequest::P2pSet { target, power_w } => self.set_p2p(permit, target, power_w).await,
             AgentRequest::FleetSwap { job, target, at_step, max_slowdown, wait } => {
-                let request = (target, at_step, max_slowdown, wait);
-                // A request takes as much memory as the largest: those to the store and of budgets
-                // are large.
-                Box::pin(self.swap(permit, &job, request)).await
+                // Boxed: a request takes as much memory as the largest.
+                Box::pin(self.swap(permit, &job, (target, at_step, max_slowdown, wait))).await
             }
             AgentRequest::FleetStatus => self.fleet_status().await,
             AgentRequest::Savings(query) => self.savings(permit, query).await,
@@ -167,6 +160,22 @@ impl Services {
             | AgentRequest::TuneRead(_)
             | AgentRequest::Tunes => self.tune(permit, request).await,
         }
+    }
+
+    async fn control_sweep(
+        &self,
+        permit: &Permit,
+        job: JobSelector,
+        control: SweepControl,
+    ) -> Served {
+        let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
+        away(move || sweep::control(&sweeps, &permit, &job, control)).await
+    }
+
+    async fn keep_p2p(&self, permit: &Permit, holds: &mut Holds, job: &JobSelector) -> Served {
+        let (key, waits) = holds.waits(permit, job)?;
+        let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
+        away(move || p2p::keep(&store, &permit, &key.name, &waits)).await
     }
 
     async fn tune(self: &Arc<Self>, permit: &Permit, request: AgentRequest) -> Served {

@@ -137,10 +137,8 @@ impl Services {
             AgentRequest::P2pKeep(job) => self.keep_p2p(permit, holds, &job).await,
             AgentRequest::P2pSet { target, power_w } => self.set_p2p(permit, target, power_w).await,
             AgentRequest::FleetSwap { job, target, at_step, max_slowdown, wait } => {
-                let request = (target, at_step, max_slowdown, wait);
-                // A request takes as much memory as the largest: those to the store and of budgets
-                // are large.
-                Box::pin(self.swap(permit, &job, request)).await
+                // Boxed: a request takes as much memory as the largest.
+                Box::pin(self.swap(permit, &job, (target, at_step, max_slowdown, wait))).await
             }
             AgentRequest::FleetStatus => self.fleet_status().await,
             AgentRequest::Savings(query) => self.savings(permit, query).await,

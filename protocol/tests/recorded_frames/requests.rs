@@ -16,6 +16,7 @@ pub(crate) fn frames() -> Vec<Recorded> {
     let mut frames = to_pfod();
     frames.extend(from_pfod());
     frames.extend(to_agent());
+    frames.extend(to_agent_for_a_tune());
     frames.extend(from_agent());
     frames
 }
@@ -332,6 +333,14 @@ fn to_agent() -> Vec<Recorded> {
                 wait: true,
             },
         ),
+    ]
+}
+
+fn to_agent_for_a_tune() -> Vec<Recorded> {
+    let request = |name: &str, meaning: &str, request| {
+        to_daemon(name, meaning, ClientMessage::AgentRequest(request))
+    };
+    vec![
         request(
             "tune-start",
             "tune a job within a slowdown of 1 %",

@@ -47,7 +47,7 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
             let began = cpu_time()?;
             frontier.plan_for(due)?;
             made.push(cpu_time()?.saturating_sub(began));
-            let power = PerStage::from(PerStage::from(bench.p2p_power));
+            let power: PerStage<Watts> = bench.p2p_power.into();
             let written = format!("{}s", due.seconds()).parse()?;
             let began = cpu_time()?;
             let what = (Watts(0.0), &written);

@@ -96,7 +96,7 @@ pub(crate) struct Optimize {
 
     /// Make one plan only, for this iteration time, in a small part of the time: a time (3.1s, 310ms), a
     /// factor of the fastest (1.02x), fastest or min-energy. The output is this plan
-    #[arg(long, value_name = "D", conflicts_with_all = ["plans", "wait_power"])]
+    #[arg(long, value_name = "D", conflicts_with = "plans")]
     deadline: Option<WrittenDeadline>,
 
     /// The frontier to write, for `plan show`, `plan export` and the like; with --deadline the plan

@@ -36,8 +36,10 @@ impl Confidence {
     /// # Errors
     /// If it is not between .5 and .999.
     pub fn new(share: f64) -> Result<Self, PlanError> {
-        match (0.5..=0.999).contains(&share) {
-            true => Ok(Self(share)),
+        // What was percents is not exactly their hundredth.
+        let rounded = (1e6 * share).round() / 1e6;
+        match (0.5..=0.999).contains(&rounded) {
+            true => Ok(Self(rounded)),
             false => Err(refused(&share.to_string())),
         }
     }

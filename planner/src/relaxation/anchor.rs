@@ -21,9 +21,6 @@ const ANCHORS_OF_LONG_STEP: usize = 64;
 /// The same for a very long step.
 const ANCHORS_OF_VERY_LONG_STEP: usize = 24;
 
-/// So many in any case: plans are spliced from those around them.
-const FEWEST: usize = 12;
-
 /// The same if plans for a single deadline are wanted: those nearest to it.
 const ANCHORS_NEAR: usize = 3;
 
@@ -41,13 +38,12 @@ pub(crate) struct Anchor {
 
 /// Solves the relaxed problem and passes on schedules all along the frontier, more at its fast end,
 /// where it bends most, and the one of least energy. With `near_s`, a deadline in seconds, only a few
-/// about it, and every operation at its fastest; what is faster is not solved then. There are no more
-/// than the `plans` that are made of them, or [`FEWEST`].
+/// about it, and every operation at its fastest; what is faster is not solved then.
 pub(crate) fn anchors(
     pipeline: &Pipeline,
     p2p_power: &PerStage<Watts>,
     tradeoffs: &Tradeoffs,
-    (near_s, plans): (Option<f64>, usize),
+    near_s: Option<f64>,
     pass: &mut dyn FnMut(Anchor),
     progress: &Progress<'_>,
 ) -> LowerBound {
@@ -61,7 +57,6 @@ pub(crate) fn anchors(
         len if len <= VERY_LONG_STEP => ANCHORS_OF_LONG_STEP,
         _ => ANCHORS_OF_VERY_LONG_STEP,
     };
-    let count = count.min(plans.max(FEWEST));
     let mut deadlines: Vec<f64> = (0..count)
         .map(|i| 1.0 - i as f64 / (count - 1) as f64)
         .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)

@@ -295,8 +295,10 @@ fn a_job_without_a_frontier_runs_one_clock_and_does_so_again_after_a_restart_of_
     training.until_leased(&node);
     node.until_so("one clock again", || is_at_one_clock(&node));
     until_below(&node, budget_w);
-    let said = node.pfoctl(&user, &["budget", "explain", FIRST]).printed();
-    assert!(said.contains("one clock is set for everything"), "{said}");
+    node.until("the explanation names it", || {
+        let said = node.pfoctl(&user, &["budget", "explain", FIRST]).printed();
+        if said.contains("one clock is set for everything") { Ok(()) } else { Err(said) }
+    });
     training.stop();
 }
 

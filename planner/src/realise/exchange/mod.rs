@@ -22,9 +22,12 @@ const WIDTHS: [usize; 5] = [6, 12, 20, 32, 64];
 /// Visits of arcs within one stretch. Most take a hundredth of it.
 const MOST_VISITS: usize = 40_000;
 
-/// Visits of arcs for a plan, from all plans that are begun with: some thousandths of a second. Five times
-/// as many save less than 0.005 % of the energy.
-pub(crate) const AFFORDABLE: usize = 120_000;
+/// Visits of arcs for a plan, some hundredths of a second.
+pub(crate) const AFFORDABLE: usize = 600_000;
+
+/// The same from all plans that are begun with, in a step that is not of few operations: some thousandths
+/// of a second. Five times as many save less than 0.005 % of the energy.
+pub(crate) const AFFORDABLE_TOGETHER: usize = 120_000;
 
 /// A step of so few operations may be decided at once in as many visits as take some tenths of a second:
 /// with coarse clocks, the best plan may differ from others all over the step, as no part of it shows.

@@ -57,6 +57,6 @@ fn a_grant_names_the_gpu_that_the_driver_numbers_so() {
     assert_eq!(node.pfoctl(&Identity::administrator(), &grant).code, Some(0));
     let listed = node.pfoctl(&Identity::administrator(), &["lease", "list", "--json"]).json();
     let granted = listed["granted"].as_array().unwrap();
-    let uuids: Vec<&Value> = granted.iter().map(|grant| &grant["gpu"]["uuid"]).collect();
+    let uuids: Vec<&Value> = granted.iter().map(|grant| &grant["gpu_uuid"]).collect();
     assert_eq!(uuids, [&Value::from(node.machine.uuid(2).as_str())]);
 }

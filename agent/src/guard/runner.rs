@@ -93,7 +93,9 @@ impl JobGuard {
         }
         let verdict = Comparisons::of(&guard.slowdowns).verdict(guard.max_slowdown);
         let soon = guard.slowdowns.is_empty() || verdict == Verdict::Doubtful;
-        let cost = self.cost.max(guard.spent.checked_div(guard.compared.into()).unwrap_or(0));
+        // Rounded up: with less than their mean, the third comparison would wait for its share of steps.
+        let mean = guard.spent.div_ceil(u64::from(guard.compared).max(1));
+        let cost = self.cost.max(mean);
         self.turns = Turns::going_on((guard.began, guard.spent, cost), soon, (step, now_s));
         self.turns.expect(self.usual_s);
         self.known = known;

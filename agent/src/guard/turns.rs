@@ -112,6 +112,14 @@ mod tests {
     }
 
     #[test]
+    fn three_comparisons_of_uneven_cost_follow_one_another_at_once() {
+        for spent in [7, 13] {
+            let mut turns = Turns::going_on((0, spent, 7), true, (60, 60.0));
+            assert!(turns.is_due(60, 60.0, SHARE, LIMIT), "{spent}");
+        }
+    }
+
+    #[test]
     fn the_first_comparison_is_at_once_and_then_its_share_of_steps_is_kept() {
         let steps = compared(std::iter::repeat_n(1.0, 100_000), false);
         assert_eq!(steps[0], 1);

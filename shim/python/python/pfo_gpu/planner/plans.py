@@ -140,12 +140,6 @@ class Plan:
     def __reduce__(self) -> tuple[object, ...]:
         return Plan.from_bytes, (self.to_text().encode(),)
 
-    def __eq__(self, other: object) -> bool:
-        return self.to_text() == other.to_text() if isinstance(other, Plan) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.to_text())
-
     def __repr__(self) -> str:
         predicted = self._native.predicted
         cost = "" if predicted is None else f": {predicted[0]:.4g} s, {predicted[1]:.5g} J"

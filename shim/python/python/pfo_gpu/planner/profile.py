@@ -86,12 +86,6 @@ class Profile:
     def __reduce__(self) -> tuple[object, ...]:
         return Profile._of_treated, (self.to_csv(),)
 
-    def __eq__(self, other: object) -> bool:
-        return self.to_csv() == other.to_csv() if isinstance(other, Profile) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.to_csv())
-
     def __repr__(self) -> str:
         return f"<pfo_gpu.Profile of {self.num_stages} stages>"
 

@@ -160,6 +160,7 @@ class Session:
         Calls that the GPU has not reached yet are reported first.
         """
 
+@disjoint_base
 class Reporter:
     """Reports to a session what runs in a step, and counts it."""
 
@@ -192,6 +193,7 @@ class InstructionCall:
     ) -> InstructionCall: ...
     def __call__(self, *arguments: Any, **named: Any) -> Any: ...
 
+@disjoint_base
 class Reported:
     """Calls what reports a function, in the function's place."""
 

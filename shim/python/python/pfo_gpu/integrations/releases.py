@@ -54,5 +54,4 @@ def _parts(release: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    for tested in TESTED:
-        print(in_words(tested))
+    print(*map(in_words, TESTED), sep="\n")

@@ -183,7 +183,7 @@ fn clocks_of_waits_save_energy_and_no_step_takes_longer_however_slowly_a_gpu_set
             made: |plan| MachinePlan { waits_follow_the_clock: Some(true), ..plan },
             ..MachineSetup::default()
         };
-        let node = Node::start_with(&Setup { machine, ..Setup::without_agent() });
+        let node = Node::start_with(&Setup { machine, ..Setup::default() });
         let scale = ["--time-scale", "0.2"];
         let training = Training::start(&node, JOB, &Identity::own(), &scale);
         training.until_leased(&node);

@@ -330,7 +330,7 @@ def test_a_bad_profile_is_named_with_its_line(tmp_path):
         pfo_gpu.Profile(path.read_bytes())
     with pytest.raises(FileNotFoundError, match="nowhere"):
         pfo_gpu.plan(tmp_path / "nowhere.csv", microbatches=1, p2p_power=1.0)
-    with pytest.raises(TypeError, match="a path, bytes or a DataFrame, not int"):
+    with pytest.raises(TypeError, match="a path, bytes, a DataFrame, a mapping of columns or a sequence of mappings, not int"):
         pfo_gpu.Profile(7)
 
 
@@ -387,7 +387,7 @@ def test_ctrl_c_ends_a_plan_that_takes_long(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert float(planning.stdout.readline()) < 0.5
+    assert float(planning.stdout.readline()) < 1
     planning.send_signal(signal.SIGINT)
     _, error = planning.communicate()
     assert error.rstrip().endswith("KeyboardInterrupt") and "panicked" not in error

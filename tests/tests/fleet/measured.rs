@@ -34,7 +34,7 @@ pub(crate) fn perseus(trained: &Trained, plan: &str) {
     let (dump, csv) = (directory.display().to_string(), directory.with_extension("csv"));
     let csv = csv.display().to_string();
     let steps = STEPS.to_string();
-    let sweep = ["plan", "sweep", JOB, plan, "--steps", &steps, "-o", &csv, "--json"];
+    let sweep = ["compare", "sweep", JOB, plan, "--steps", &steps, "-o", &csv, "--json"];
     let measured = ran(trained, 1, &[&sweep[..], &["--perseus", &dump]].concat());
     assert_eq!(measured["plans"].as_array().unwrap().len(), 1, "{measured}");
     let written = fs::read_dir(&directory).unwrap().count();

@@ -50,11 +50,16 @@ def celsius(gpu):
     return nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
 
 
+def look(gpu):
+    """A row of (time, watts, MHz, degrees, joules)."""
+    return time.monotonic(), watts(gpu), clock(gpu), celsius(gpu), joules(gpu)
+
+
 def watch(gpu, seconds):
-    """Rows of (time, watts, MHz, degrees, joules)."""
+    """Rows as of `look`."""
     rows, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
-        rows.append((time.monotonic(), watts(gpu), clock(gpu), celsius(gpu), joules(gpu)))
+        rows.append(look(gpu))
         time.sleep(0.004)
     return rows
 
@@ -133,11 +138,12 @@ def slowed_ns(gpu):
 
 def a_hot_gpu_is_slowed_until_it_is_no_hotter(gpu):
     """It begins at about 85 degrees; NVML shows whole ones, so that 86 is known when it is reached."""
-    counted, before, degrees, slow_s, rows = slowed_ns(gpu), watch(gpu, 0.05)[-1], 0.0, 0.0, []
+    counted, before, degrees, slow_s, rows = slowed_ns(gpu), look(gpu), 0.0, 0.0, []
     end = before[0] + 12
     while before[0] < end:
         is_slow = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) & THERMAL_BIT != 0
-        row = watch(gpu, 0.001)[-1]
+        time.sleep(0.004)
+        row = look(gpu)
         goal = HOT_AIR_C + HOT_KELVIN_PER_WATT * before[1]
         degrees += (goal - SLOWS_AT_C - degrees) * (row[0] - before[0]) / SECONDS
         slow_s += (row[0] - before[0]) * is_slow

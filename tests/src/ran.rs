@@ -38,6 +38,19 @@ impl Ran {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
     }
+
+    /// The report of `pfoctl tune --json`. Fails the test if the exit code says something else than the report.
+    #[must_use]
+    pub fn tune_report(&self) -> Value {
+        let report = self.json();
+        let code = match kept(&report).map(|kept| kept["certain"] == true) {
+            None => 5,
+            Some(true) => 0,
+            Some(false) => 6,
+        };
+        assert_eq!(self.code, Some(code), "{self:?}");
+        report
+    }
 }
 
 impl fmt::Display for Ran {
@@ -64,9 +77,11 @@ fn write_lines(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     }
 }
 
+fn kept(report: &Value) -> Option<&Value> {
+    report["tried"].as_array().into_iter().flatten().find(|tried| tried["verdict"] == "kept")
+}
+
 /// The plan that a report of `pfoctl tune --json` says is kept.
 pub fn kept_plan(report: &Value) -> &Value {
-    let tried = report["tried"].as_array().into_iter().flatten();
-    let mut kept = tried.filter(|tried| tried["verdict"] == "kept");
-    kept.next().unwrap_or_else(|| panic!("no plan is kept: {report}"))
+    kept(report).unwrap_or_else(|| panic!("no plan is kept: {report}"))
 }

@@ -128,9 +128,7 @@ fn a_job_on_power_capped_gpus_is_tuned_below_the_clocks_that_they_do_not_hold() 
     let tune = ["tune", JOB, "--max-slowdown", "6%", "--set", "rounds=2", "--json"];
     let sweep = ["--set", "sweep_stride=60", "--set", "sweep_steps=4"];
     let ran = node.pfoctl(&Identity::own(), &[&tune[..], &sweep].concat());
-    // On a busy machine step times may scatter too much for certainty.
-    assert!(matches!(ran.code, Some(0 | 6)), "{ran:?}");
-    let report: Value = ran.json();
+    let report = ran.tune_report();
     let useful = &report["useful_clocks"];
     assert_eq!(useful["asked_mhz"], 1410, "{report}");
     assert!(useful["highest_mhz"].as_u64().unwrap() < 1380, "{report}");

@@ -188,10 +188,7 @@ fn steps_shorter_than_the_counters_refreshes_are_tuned_by_enough_of_them() {
     training.until_leased(&node);
     training.until_step(&node, 1);
     let tune = ["tune", JOB, "--profile", &profile, "--max-slowdown", "30%", "--set", "rounds=2"];
-    let ran = node.pfoctl(&Identity::own(), &[&tune[..], &["--json"]].concat());
-    // A plan is kept, certainly or not, or the job stays at default clocks.
-    assert!(matches!(ran.code, Some(0 | 5 | 6)), "{ran:?}");
-    let report = ran.json();
+    let report = node.pfoctl(&Identity::own(), &[&tune[..], &["--json"]].concat()).tune_report();
     // That of an A100 that waits is 83.64 W.
     let watts = number(&report["p2p_power"]["watts"]);
     assert!((50.0..120.0).contains(&watts), "{report}");

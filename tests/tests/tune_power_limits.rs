@@ -1,5 +1,7 @@
 //! `pfoctl tune` with Zeus' search over power limits, on a training.
 
+use std::process::Child;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::SwapTarget;
@@ -62,16 +64,56 @@ fn zeus_leaves_the_job_under_the_power_limits_that_it_proved() {
     training.stop();
 }
 
+/// Begins a search, and waits until it tries a limit below the default.
+fn begin_search(node: &Node) -> Child {
+    // It begins with the highest, which is what is there anyway.
+    let tune = ["compare", "tune", JOB, "--policy", "zeus-global", "--rounds", "1000"];
+    let searching = node.begin_pfoctl(&Identity::own(), &tune);
+    until_limited(node);
+    searching
+}
+
+fn until_limited(node: &Node) {
+    let limited = || node.machine.power_limit_w(0) < node.machine.default_power_limit_w(0);
+    node.until_so("a lower power limit is tried", limited);
+}
+
+fn stop_search(node: &Node) {
+    let ran = node.pfoctl(&Identity::own(), &["tune", JOB, "--stop"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
 #[test]
 fn a_search_over_power_limits_that_is_interrupted_leaves_none() {
     let (node, training) = start();
-    // It begins with the highest, which is what is there anyway.
-    let tune = ["compare", "tune", JOB, "--policy", "zeus-global", "--rounds", "1000"];
-    let tuning = node.begin_pfoctl(&Identity::own(), &tune);
-    let limited = || node.machine.power_limit_w(0) < node.machine.default_power_limit_w(0);
-    node.until_so("a lower power limit is tried", limited);
-    kill(Pid::from_raw(tuning.id().cast_signed()), Signal::SIGINT).unwrap();
-    let ran = Ran::from(tuning.wait_with_output().unwrap());
+    let searching = begin_search(&node);
+    kill(Pid::from_raw(searching.id().cast_signed()), Signal::SIGINT).unwrap();
+    let ran = Ran::from(searching.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    until_as_before(&node);
+    training.stop();
+}
+
+#[test]
+fn a_search_over_power_limits_whose_pfoctl_was_killed_leaves_none_when_it_is_stopped() {
+    let (node, training) = start();
+    let mut searching = begin_search(&node);
+    searching.kill().unwrap();
+    searching.wait().unwrap();
+    stop_search(&node);
+    until_as_before(&node);
+    training.stop();
+}
+
+#[test]
+fn a_search_over_power_limits_whose_daemon_was_killed_leaves_none_when_it_is_stopped() {
+    let (mut node, training) = start();
+    let searching = begin_search(&node);
+    node.kill_daemon();
+    node.start_daemon();
+    training.until_leased(&node);
+    stop_search(&node);
+    let ran = Ran::from(searching.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(130), "{ran:?}");
     until_as_before(&node);
     training.stop();

@@ -18,26 +18,49 @@ const SHORT: [&str; 6] =
     ["--max-slowdown", "50%", "--set", "sweep_stride=350", "--set", "sweep_steps=3"];
 
 #[test]
-fn replicas_over_four_nodes_are_tuned_and_measured_as_a_job_of_one_node() {
-    let Some(mut trained) = Trained::over_nodes() else { return };
+fn replicas_over_four_nodes_are_tuned_and_their_plan_is_swept_as_on_one_node() {
+    let Some(trained) = Trained::over_nodes() else { return };
     let plans = trained.nodes[1].directory().join("plans");
     std::fs::create_dir(&plans).unwrap();
     let plan = plans.join("kept.json").display().to_string();
-    let plans = plans.display().to_string();
     let report = trained.tune(1, &[&SHORT[..], &["--output", &plan]].concat());
     assert_eq!(report["profile_origin"], "measured", "{report}");
     assert!(number(&kept_plan(&report)["saving"]["low"]) > 0.0, "{report}");
     assert_replicas_shared_the_clocks(&profile_rows(&trained.nodes[1]));
     trained.assert_all_run(&report["kept"]["label"]);
-    // Nothing but what is asked for below changes the job.
+    // Nothing but the sweep changes the job.
     let off = trained.nodes[2].pfoctl(&Identity::own(), &["plan", "guard", JOB, "--off"]);
     assert_eq!(off.code, Some(0), "{off:?}");
     trained.assert_all_run(&report["kept"]["label"]);
+    measured::perseus(&trained, &plans.display().to_string());
+    trained.training.stop();
+}
+
+#[test]
+fn a_sweep_over_four_nodes_waits_for_a_node_that_is_away_and_loses_nothing() {
+    let Some(mut trained) = Trained::over_nodes() else { return };
+    sweep_while_a_node_leaves(&mut trained);
+    trained.training.stop();
+}
+
+#[test]
+fn samples_of_replicas_over_four_nodes_are_of_every_rank() {
+    let Some(trained) = Trained::over_nodes() else { return };
+    measured::samples(&trained);
+    trained.training.stop();
+}
+
+#[test]
+fn a_job_over_four_nodes_is_not_calibrated() {
+    let Some(trained) = Trained::over_nodes() else { return };
     let profile = trained.nodes[0].plan_file("profile.csv", true_profile(TIME_SCALE).as_bytes());
     measured::calibration_is_refused(&trained, &profile);
-    sweep_while_a_node_leaves(&mut trained);
-    measured::samples(&trained);
-    measured::perseus(&trained, &plans);
+    trained.training.stop();
+}
+
+#[test]
+fn power_limits_of_replicas_over_four_nodes_are_searched_and_kept_on_all() {
+    let Some(trained) = Trained::over_nodes() else { return };
     measured::power_limits(&trained);
     trained.training.stop();
 }

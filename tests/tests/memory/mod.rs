@@ -13,8 +13,8 @@ use std::time::Duration;
 use pfo_planner::{Instruction, Mhz};
 use pfo_protocol::{
     AgentRequest, AgentResponse, ClientMessage, ClockTable, DaemonMessage, GpuName, Mark,
-    RefusalCode, Request, Response, SwapTarget, SweepControl, SweepOrder, SweepSettings, TrialRun,
-    Unit,
+    RefusalCode, Request, Response, SwapTarget, SweepControl, SweepOrder, SweepSettings, TapRecord,
+    TrialRun, Unit,
 };
 use pfo_tests::attack::Target;
 use pfo_tests::control::{after_settling, job};
@@ -165,7 +165,9 @@ fn plans_trials_and_taps_take_what_pfod_expects_and_it_gives_it_back() {
         agent.say(&ClientMessage::Request(tap));
         agent
     });
-    keep(&node, pfod, ("steps in taps, by 1000", 4, 512 * KIB), |number| {
+    // Two records each, in a vector that doubles, and readings of the counter beside them.
+    let most = 2 * 2 * 1000 * size_of::<TapRecord>() as u64 + 128 * KIB;
+    keep(&node, pfod, ("steps in taps, by 1000", 4, most), |number| {
         train(&mut ranks[number as usize], 1000..2000, 0);
     });
     drop((trials, taps, ranks));

@@ -5,6 +5,7 @@
 mod at_once;
 mod broken;
 mod budgets;
+mod checked;
 mod cluster;
 mod disturbed;
 mod first_plans;

@@ -11,6 +11,7 @@ mod disturbed;
 mod first_plans;
 mod guarded;
 mod joined;
+mod lone;
 mod measured;
 mod partition;
 mod possible;

@@ -264,6 +264,27 @@ fn a_store_that_has_forgotten_the_job_begins_with_its_first_swap_again() {
 }
 
 #[test]
+fn a_store_that_was_restored_from_an_older_snapshot_is_the_reason_why_a_node_is_late() {
+    let mut alone = Alone::at(100);
+    for (number, step) in [(1, 106), (2, 120)] {
+        let sent = Proposal { run: Run::DefaultClocks, ..proposal(step, 100) };
+        commit(&mut alone, number, &sent);
+    }
+    let mut older = alone.0.shared().unwrap().clone();
+    older.swaps.remove(&2);
+    older.swaps.get_mut(&1).unwrap().proposal = proposal(106, 100).into();
+    older.reports.clear();
+    alone.give(Event::StoreAway);
+    let actions = alone.give(Event::Snapshot(View::Whole, older));
+    let late = actions.iter().find_map(|action| match action {
+        Action::Report(report) => report.late.clone(),
+        _ => None,
+    });
+    let why = late.unwrap_or_else(|| panic!("{actions:?}")).why;
+    assert_eq!(why, "the store is older than swap 2, which this node ran");
+}
+
+#[test]
 fn a_trial_is_proposed_once_the_others_know_who_holds_the_job() {
     let mut alone = Alone::at(100);
     let purpose = Purpose::Trial(Length { settling_steps: 2, steps: 10, samples: true });

@@ -271,10 +271,14 @@ impl Participant {
     }
 
     /// A store that was away from all nodes for long has forgotten the job, whose next swap is the
-    /// first one again.
+    /// first one again; and one that was restored has forgotten the last swaps.
     fn begin_anew(&mut self) {
-        if self.shared.as_ref().is_some_and(|shared| shared.newest() < self.taken()) {
-            (self.arranged, self.left_at, self.refused) = (None, None, None);
+        let (taken, newest) = (self.taken(), self.shared.as_ref().map(Shared::newest));
+        if let Some(newest) = newest.filter(|newest| *newest < taken) {
+            (self.arranged, self.left_at) = (None, None);
+            // One that was restored leads back to what ran earlier.
+            let why = || format!("the store is older than swap {taken}, which this node ran");
+            self.refused = (newest > 0).then(why);
             self.report = Some(Report::default());
         }
     }

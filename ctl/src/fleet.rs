@@ -103,7 +103,7 @@ fn line(finding: &FleetFinding) -> String {
 }
 
 /// The agent of this node, if it knows that a job has ranks on other nodes. Without an agent, or
-/// without a fleet, `pfod` swaps what is on this node.
+/// without a fleet, `pfod` refuses to change such a job.
 pub(crate) fn of_whole_job(daemons: &Daemons, job: &JobArguments) -> Option<Connection<Agent>> {
     let mut agent = daemons.agent().ok()?;
     let status = agent.status().ok()?;

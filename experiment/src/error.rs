@@ -164,7 +164,8 @@ impl TuneError {
             Self::StagesElsewhere { .. } => {
                 "if they are on other nodes, put all of them into a fleet (docs/fleet.md): then all of \
                  them are measured; or run `pfoctl profile start` on each, plan with the rows of all \
-                 in one file, and run `pfoctl plan swap` on each with the same --at-step"
+                 in one file, and run `pfoctl plan swap --this-node-only` on each with the same \
+                 --at-step"
             }
             Self::OtherRanks { .. } => {
                 "figures of different ranks cannot be compared; measure again"

@@ -58,9 +58,9 @@ fn proposal(step: u64, proposed_at: u64) -> Proposal {
     }
 }
 
-/// Node `a` of a job that is complete, whose next step is this.
+/// Node `a` of a job that is complete, whose next step is this, and the time of its steps.
 #[derive(Clone)]
-struct Alone(Participant, u64);
+struct Alone(Participant, u64, Option<u64>);
 
 impl Alone {
     fn at(next_step: u64) -> Self {
@@ -71,7 +71,16 @@ impl Alone {
         Self::set(next_step, names, Settings::default())
     }
 
+    /// The same, of whose steps none was measured.
+    fn unmeasured(next_step: u64) -> Self {
+        Self::begin(next_step, &["a", "b"], (Settings::default(), None))
+    }
+
     fn set(next_step: u64, names: &[&str], settings: Settings) -> Self {
+        Self::begin(next_step, names, (settings, Some(1000)))
+    }
+
+    fn begin(next: u64, names: &[&str], (settings, step_ms): (Settings, Option<u64>)) -> Self {
         let member = |(stage, name): (usize, &&str)| {
             let (degrees, places) = (degrees(), vec![place(stage as u16)]);
             (
@@ -86,11 +95,16 @@ impl Alone {
             )
         };
         let members: BTreeMap<_, _> = names.iter().enumerate().map(member).collect();
-        let mut alone = Self(Participant::new(node("a"), settings, 0), next_step);
+        let mut alone = Self(Participant::new(node("a"), settings, 0), next, step_ms);
         alone.0.on(Event::Tick(0));
-        alone.give(Event::Looked(Some(seen(next_step))));
+        let first = alone.seen();
+        alone.give(Event::Looked(Some(first)));
         alone.give(Event::Snapshot(View::Whole, Shared { members, ..Shared::default() }));
         alone
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { step_ms: self.2, ..seen(self.1) }
     }
 
     /// Gives an event, and answers for `pfod` and the agents that have slices.
@@ -100,7 +114,7 @@ impl Alone {
         while let Some(event) = events.pop() {
             for action in self.0.on(event) {
                 match &action {
-                    Action::Look => events.push(Event::Looked(Some(seen(self.1)))),
+                    Action::Look => events.push(Event::Looked(Some(self.seen()))),
                     Action::Fetch(slices) => events.push(Event::Fetched(slices.clone())),
                     Action::Load(number, _) => events.push(Event::Loaded(*number, Some(Ok(())))),
                     _ => all.push(action),
@@ -247,6 +261,27 @@ fn a_store_that_has_forgotten_the_job_begins_with_its_first_swap_again() {
             []
         );
     }
+}
+
+#[test]
+fn a_store_that_was_restored_from_an_older_snapshot_is_the_reason_why_a_node_is_late() {
+    let mut alone = Alone::at(100);
+    for (number, step) in [(1, 106), (2, 120)] {
+        let sent = Proposal { run: Run::DefaultClocks, ..proposal(step, 100) };
+        commit(&mut alone, number, &sent);
+    }
+    let mut older = alone.0.shared().unwrap().clone();
+    older.swaps.remove(&2);
+    older.swaps.get_mut(&1).unwrap().proposal = proposal(106, 100).into();
+    older.reports.clear();
+    alone.give(Event::StoreAway);
+    let actions = alone.give(Event::Snapshot(View::Whole, older));
+    let late = actions.iter().find_map(|action| match action {
+        Action::Report(report) => report.late.clone(),
+        _ => None,
+    });
+    let why = late.unwrap_or_else(|| panic!("{actions:?}")).why;
+    assert_eq!(why, "the store is older than swap 2, which this node ran");
 }
 
 #[test]
@@ -397,13 +432,56 @@ fn a_step_that_is_named_is_proposed_once_or_refused_with_those_that_are_possible
     assert_eq!(actions, [Action::Tell(Told::Aborted(late, 1))]);
 }
 
-#[test]
-fn what_is_wished_while_a_swap_is_far_ahead_hears_of_it() {
+/// A node that has arranged default clocks from a step on.
+fn arranged(step: u64) -> Alone {
     let mut alone = Alone::at(100);
-    alone.change(Change::Proposal(1, proposal(250, 100)));
+    let sent = Proposal { run: Run::DefaultClocks, ..proposal(step, 100) };
+    alone.change(Change::Proposal(1, sent));
     alone.change(Change::Decision(1, Decision::Commit));
-    let actions = wished(&mut alone, Run::DefaultClocks, Terms::default());
-    assert!(actions.contains(&Action::Tell(Told::ToCome { number: 1, step: 250 })), "{actions:?}");
+    alone.give(Event::Swapped(SwapAnswer::At(step)));
+    alone
+}
+
+#[test]
+fn a_swap_that_has_not_begun_is_replaced_by_one_that_begins_no_later() {
+    let actions = wished(&mut arranged(250), run(), Terms::default());
+    let [Action::Propose { number: 2, proposal: sent, .. }] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!((sent.step, &sent.run), (106, &run()));
+    assert_eq!(sent.rollback, Some(Run::DefaultClocks), "what it replaces never runs");
+    // What is nearer than another one could be has its step.
+    let actions = wished(&mut arranged(105), run(), Terms::default());
+    let [Action::Propose { proposal: sent, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(sent.step, 105);
+}
+
+#[test]
+fn a_swap_that_has_not_begun_is_armed_to_be_replaced_by_an_earlier_one_and_not_by_a_later_one() {
+    for (step, armed) in [(250, true), (251, false)] {
+        let mut alone = arranged(250);
+        let asked = Proposal { by_node: node("b"), ..proposal(step, 100) };
+        let actions = alone.change(Change::Proposal(2, asked));
+        let is_armed = actions.contains(&Action::Arm(2, Answer::Armed(100)));
+        assert_eq!(is_armed, armed, "{actions:?}");
+    }
+}
+
+#[test]
+fn what_is_wished_for_a_step_after_a_swap_that_is_far_ahead_hears_of_that() {
+    let terms = Terms { at: Some(300), ..Terms::default() };
+    let actions = wished(&mut arranged(250), run(), terms);
+    assert_eq!(actions, [Action::Tell(Told::ToCome { number: 1, step: 250 })]);
+}
+
+#[test]
+fn before_a_step_was_measured_a_swap_waits_until_a_lead_was_watched_and_is_near_then() {
+    let mut alone = Alone::unmeasured(1);
+    assert_eq!(wished(&mut alone, run(), Terms::default()), []);
+    assert_eq!(alone.give(Event::Tick(2900)), []);
+    let actions = alone.give(Event::Tick(4000));
+    let [Action::Propose { proposal: sent, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(sent.step, 3, "a step takes 4 s at least");
 }
 
 /// Commits a proposal, as the swap of this number, and lets the node run it for a while. Returns what it

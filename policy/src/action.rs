@@ -74,6 +74,7 @@ pub fn needs(request: &Request) -> Action {
         Request::PlanLoad { job, .. }
         | Request::PlanCheck { job, .. }
         | Request::PlanSwap { job, .. }
+        | Request::PlanSwapHere { job, .. }
         | Request::Trial { job, .. }
         | Request::TrialsEnd { job, .. } => Action::ChangeJob(job.uid),
         Request::LeaseRevoke(LeaseTarget::Job(job))

@@ -163,14 +163,13 @@ impl Authority {
         match terms {
             Some(terms) => Ok((terms, place)),
             None if place == Place::Nothing => Err(self.not_a_trainer(peer, Action::OpenSession)),
-            None => Err(Refusal::new(
-                RefusalCode::NotAuthorized,
-                format!(
-                    "user {} may not lease GPU {} ({}): {place} denies it",
-                    peer.uid, gpu.uuid, gpu.model
-                ),
-                "`pfoctl policy explain` shows which GPUs you may lease",
-            )),
+            None => {
+                let (uid, uuid, model) = (peer.uid, &gpu.uuid, &gpu.model);
+                let message =
+                    format!("user {uid} may not lease GPU {uuid} ({model}): {place} denies it");
+                let remedy = "`pfoctl policy explain` shows which GPUs you may lease";
+                Err(Refusal::new(RefusalCode::NotAuthorized, message, remedy))
+            }
         }
     }
 

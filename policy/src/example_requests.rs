@@ -47,6 +47,12 @@ pub(crate) fn requests_that_change_a_job() -> Vec<Request> {
         swap(SwapTarget::Replicas(vec![Mhz(900), Mhz(885)])),
         swap(SwapTarget::PowerLimits { label: label(), limits_w: vec![200] }),
         swap(SwapTarget::Table { label: label(), table: table() }),
+        Request::PlanSwapHere {
+            job: job(),
+            target: SwapTarget::DefaultClocks,
+            at_step: None,
+            wait: true,
+        },
         trial(TrialRun::DefaultClocks),
         trial(TrialRun::Plan { label: label(), table: table() }),
         trial(TrialRun::Uniform(Mhz(900))),

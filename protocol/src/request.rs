@@ -31,7 +31,8 @@ pub enum Request {
         /// The plan.
         table: ClockTable,
     },
-    /// Change what a job runs, at the same step on all of its ranks.
+    /// Change what a job runs, at the same step on all of its ranks. Refused if it has ranks on other
+    /// nodes, unless the agent asks, which has all of them change.
     PlanSwap {
         /// The job.
         job: JobSelector,
@@ -167,6 +168,18 @@ pub enum Request {
         #[serde(deserialize_with = "crate::trial::cap_w")]
         limit_w: Option<u32>,
     },
+    /// As [`Request::PlanSwap`], which is refused if the job has ranks on other nodes: change those on
+    /// this one alone.
+    PlanSwapHere {
+        /// The job.
+        job: JobSelector,
+        /// To what.
+        target: SwapTarget,
+        /// At this step, as there.
+        at_step: Option<u64>,
+        /// Answer only when every rank has changed.
+        wait: bool,
+    },
 }
 
 /// The leases that are meant.
@@ -209,7 +222,7 @@ pub enum Response {
     Status(Box<Status>),
     /// To [`Request::PlanLoad`] and [`Request::PlanCheck`].
     Loaded(PlanStatus),
-    /// To [`Request::PlanSwap`].
+    /// To [`Request::PlanSwap`] and [`Request::PlanSwapHere`].
     Swapped(Swapped),
     /// To [`Request::PlanRead`]; none at default clocks and for plans without a clock table.
     Plan(Option<ClockTable>),
@@ -412,6 +425,20 @@ mod tests {
             1, 0, 0, 0,                                     // previous
             1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
             1, 4, 0, 0, 0, 0, 0, 0, 0,                      // some: after swap 4
+            1,                                              // wait
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_swap_of_one_node_are_the_documented_ones() {
+        let (target, at_step) = (SwapTarget::DefaultClocks, Some(9));
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::PlanSwapHere { job: job(), target, at_step, wait: true }), [
+            28, 0, 0, 0,  1, 0,  6, 0,
+            27, 0, 0, 0,                                    // plan swap here
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            0, 0, 0, 0,                                     // default clocks
+            1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
             1,                                              // wait
         ]);
     }

@@ -55,6 +55,13 @@ pub enum PositionError {
 }
 
 impl RankPosition {
+    /// How many ranks the job has, on all nodes.
+    #[must_use]
+    pub fn ranks(&self) -> u64 {
+        let degrees = [self.pp_degree, self.dp_degree, self.tp_degree];
+        degrees.into_iter().map(u64::from).fold(1, u64::saturating_mul)
+    }
+
     /// Checks the position: each degree is 1 to 65,536, together they make at most 2^20 ranks, and
     /// each rank is below the number of its kind.
     ///

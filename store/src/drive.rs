@@ -116,6 +116,8 @@ struct Driven<S, L> {
     watching: JoinSet<()>,
     /// What arrives from what is watched.
     arrived: mpsc::Receiver<Event>,
+    /// What the store refused last: each refusal is reported once.
+    refused: Arc<Mutex<Option<StoreError>>>,
     /// Who waits to see the whole job.
     curious: Vec<(View, oneshot::Sender<Shown>)>,
 }
@@ -142,6 +144,7 @@ pub async fn drive<S: Store, L: LocalJob>(
         measuring: JoinSet::new(),
         watching: JoinSet::new(),
         arrived: mpsc::channel(1).1,
+        refused: Arc::default(),
         curious: Vec::new(),
     };
     driven.watch(View::Part);
@@ -182,6 +185,12 @@ async fn gone(holder: &mut Option<Holder>) {
         None => pending().await,
     }
     *holder = None;
+}
+
+/// Whether the store refuses something else than before.
+fn is_new_refusal(last: &Mutex<Option<StoreError>>, error: &StoreError) -> bool {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    matches!(error, StoreError::Refused(_)) && last.replace(error.clone()).as_ref() != Some(error)
 }
 
 /// Passes on what happens to a job in the store, and when the store does not answer.
@@ -334,11 +343,15 @@ impl<S: Store, L: LocalJob> Driven<S, L> {
         write: Write,
         writing: impl Future<Output = Result<bool, StoreError>> + Send + 'static,
     ) {
-        let job = self.job.clone();
+        let (job, refused) = (self.job.clone(), Arc::clone(&self.refused));
         self.under_way.spawn(async move {
             let taken = writing.await;
             if let Err(error) = &taken {
-                tracing::debug!("{write:?} of {job}: {error}");
+                if is_new_refusal(&refused, error) {
+                    tracing::warn!("{job} cannot be changed from here: {error}");
+                } else {
+                    tracing::debug!("{write:?} of {job}: {error}");
+                }
                 sleep(PAUSE).await;
             }
             Event::Written(write, taken.ok())

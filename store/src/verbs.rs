@@ -90,8 +90,8 @@ pub trait Store: Send + Sync + 'static {
     /// What [`watch`](Self::watch) returns.
     type Watch: WatchedJob;
 
-    /// Writes this node and the version of its agent into the fleet, until its lease expires. Repeat
-    /// it now and then: that costs nothing while the lease is held.
+    /// Writes this node and the version of its agent into the fleet, until its lease expires. Repeat it
+    /// now and then, in case somebody has deleted that: while it is there, nothing is written.
     fn enrol(&self, version: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// The nodes of the fleet, each with the version of its agent.

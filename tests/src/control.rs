@@ -149,7 +149,8 @@ pub fn swap(
     target: SwapTarget,
     wait: bool,
 ) -> Result<Swapped, Refusal> {
-    let request = Request::PlanSwap { job: job(name), target, at_step: None, after: None, wait };
+    // A test has the ranks that it is about, which need not be all of their job.
+    let request = Request::PlanSwapHere { job: job(name), target, at_step: None, wait };
     match client.ask(request)? {
         Response::Swapped(swapped) => Ok(swapped),
         other => panic!("the answer to a swap is {other:?}"),

@@ -114,6 +114,22 @@ impl EtcdCluster {
         self.server.certify(node, 0);
     }
 
+    /// Gives a node a certificate of an authority that etcd does not trust.
+    pub fn distrust(&self, node: &str) {
+        drop(self.server.certify_by_another(node));
+    }
+
+    /// Deletes a key.
+    pub fn delete(&self, key: &str) {
+        drop(self.server.ctl(&format!("del {key}")).unwrap());
+    }
+
+    /// Takes from all nodes what they may do below a key.
+    pub fn forbid(&self, prefix: &str) {
+        let revoke = format!("role revoke-permission --prefix=true pfo-node {prefix}");
+        drop(self.server.ctl(&revoke).unwrap());
+    }
+
     /// Gives a node a certificate that is valid.
     pub fn renew_certificate(&self, node: &str) {
         self.server.certify(node, VALID_DAYS);

@@ -3,8 +3,9 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use pfo_protocol::{RefusalCode, SwapTarget};
-use pfo_tests::{Identity, Node, Ran, Rank, TestPlan, assert_printed, control::swap};
+use pfo_protocol::{RefusalCode, Request, SwapTarget, TrialLength, TrialRun};
+use pfo_tests::control::{job, swap};
+use pfo_tests::{Identity, Node, Ran, Rank, TestPlan, assert_printed};
 
 const JOB: &str = "job";
 
@@ -22,6 +23,26 @@ fn slow_step(node: &Node, rank: &Rank, gpu: usize, clocks: &[u32]) {
         until_locked(node, gpu, clocks[(position + 1) % clocks.len()]);
     }
     rank.session.step_end();
+}
+
+#[test]
+fn ranks_whose_job_has_others_elsewhere_change_alone_only_if_one_insists() {
+    let node = Node::start();
+    let rank = Rank::open(&node, JOB, 0, 2, 2);
+    rank.step();
+    let (user, swap) = (Identity::own(), ["plan", "swap", JOB, "--default-clocks"]);
+    let refused = node.pfoctl(&user, &swap);
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    assert!(refused.stderr.contains("job job has 2 ranks, 1 on this node"), "{refused:?}");
+    assert!(refused.stderr.contains("--this-node-only"), "{refused:?}");
+    let refused = node.pfoctl(&user, &["plan", "rollback", JOB]);
+    assert!(refused.stderr.contains("job job has 2 ranks, 1 on this node"), "{refused:?}");
+    let length = TrialLength { settling_steps: 1, steps: 1 };
+    let trial = Request::Trial { job: job(JOB), run: TrialRun::DefaultClocks, length };
+    let refused = node.control().ask(trial).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::LimitReached, "{refused}");
+    let alone = node.pfoctl(&user, &[&swap[..], &["--this-node-only"]].concat());
+    assert!(alone.printed().contains("on its only rank on this node"));
 }
 
 #[test]

@@ -1,50 +1,77 @@
-//! What is wrong with the set-up of the fleet, found by using it.
+//! What is wrong with the set-up of the fleet, found by using it, and without touching what this node has
+//! in the store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use pfo_fleet::{Degrees, Gpus, Member, Node, View};
-use pfo_protocol::{FleetFinding, Uid};
-use pfo_store::{
-    Agreed, Etcd, EtcdSettings, JobId, Measured, Note, Store, StoreError, Topic, WatchedJob,
-};
+use pfo_fleet::Node;
+use pfo_protocol::FleetFinding;
+use pfo_store::{Etcd, EtcdSettings, Store, StoreError};
+use tokio::time::timeout;
 
 use super::parts::Fleet;
 
-/// A job that no user can have: this uid is no user's.
-const CHECKED: Uid = Uid(u32::MAX);
+/// How long each member may take to answer, and then one of them to be used: together less than
+/// `pfoctl` waits for an answer.
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(4);
+const USE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many nodes of another version are named.
 const NAMED: usize = 8;
 
-/// Uses each endpoint and everything that the node's role must allow.
+/// Looks at the certificate, asks each endpoint, and uses everything that the node's role must allow.
 pub(crate) async fn check(fleet: &Fleet) -> Vec<FleetFinding> {
-    let asked: Vec<_> = fleet
-        .settings
+    let settings = &fleet.settings;
+    let opened = Etcd::open(settings).await;
+    let certificate = opened.and_then(|etcd| etcd.check_certificate());
+    let mut findings =
+        vec![finding(format!("the certificate of node {}", fleet.node()), certificate)];
+    let asked: Vec<_> = settings
         .endpoints
         .iter()
         .map(|endpoint| {
-            let settings =
-                EtcdSettings { endpoints: vec![endpoint.clone()], ..fleet.settings.clone() };
-            (endpoint, tokio::spawn(async move { Etcd::connect(&settings).await.map(drop) }))
+            let alone = EtcdSettings { endpoints: vec![endpoint.clone()], ..settings.clone() };
+            (endpoint, tokio::spawn(async move { connect(&alone).await }))
         })
         .collect();
-    let mut findings = Vec::new();
+    let mut answering = None;
     for (endpoint, asked) in asked {
         let answered = asked.await.unwrap_or_else(|error| Err(StoreError::Away(error.to_string())));
+        let answered = answered.map(|etcd| {
+            answering.get_or_insert(etcd);
+        });
         findings.push(finding(endpoint.clone(), answered));
     }
-    let used = match Etcd::connect(&fleet.settings).await {
-        Ok(etcd) => use_all(&etcd, fleet).await,
-        Err(error) => Err(error),
-    };
+    let nodes = used(answering.as_ref()).await;
+    let (used, nodes) =
+        nodes.map_or_else(|error| (Err(error), None), |nodes| (Ok(()), Some(nodes)));
     findings.push(finding(format!("what node {} may do there", fleet.node()), used));
     // Without the store, every finding above says so.
-    if let Ok(store) = fleet.store_now()
-        && let Ok(nodes) = store.nodes().await
-    {
-        findings.push(same_version(&nodes));
-    }
+    findings.extend(nodes.as_ref().map(same_version));
     findings
+}
+
+async fn connect(settings: &EtcdSettings) -> Result<Etcd, StoreError> {
+    in_time(MEMBER_TIMEOUT, Etcd::connect(settings)).await
+}
+
+/// Uses what a member has, if any answers. Returns the nodes of the fleet.
+async fn used(etcd: Option<&Etcd>) -> Result<BTreeMap<Node, String>, StoreError> {
+    let no_member = || StoreError::Away("no member of it does".into());
+    let etcd = etcd.ok_or_else(no_member)?;
+    let using = async {
+        etcd.check_rights().await?;
+        etcd.nodes().await
+    };
+    in_time(USE_TIMEOUT, using).await
+}
+
+async fn in_time<T>(
+    limit: Duration,
+    asking: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let late = |_| StoreError::Away(format!("nothing came within {} s", limit.as_secs()));
+    timeout(limit, asking).await.map_err(late)?
 }
 
 /// Whether all agents of the fleet have this version.
@@ -69,30 +96,4 @@ fn same_version(nodes: &BTreeMap<Node, String>) -> FleetFinding {
 
 fn finding(what: String, found: Result<(), StoreError>) -> FleetFinding {
     FleetFinding { what, wrong: found.err().map(|error| error.to_string()) }
-}
-
-/// Reads and writes where an agent does.
-async fn use_all(etcd: &Etcd, fleet: &Fleet) -> Result<(), StoreError> {
-    etcd.enrol(env!("CARGO_PKG_VERSION")).await?;
-    etcd.nodes().await?;
-    let Ok(name) = format!("fleet-check/{}", fleet.node()).parse() else { return Ok(()) };
-    let job = JobId { uid: CHECKED, name, run: None };
-    etcd.watch(&job, View::Whole).await?.next().await?;
-    let (degrees, places) = (Degrees { pp: 1, dp: 1, tp: 1 }, Vec::new());
-    let member =
-        Member { degrees, places, gpus: Gpus::default(), measures: false, slow: Vec::new() };
-    etcd.join(&job, &member).await?;
-    let measured = Measured { swap: 0, plan: None, ranks: 0, time_s: 0.0, energy_j: None };
-    etcd.measure(&job, &[measured]).await?;
-    etcd.measured(&job).await?;
-    etcd.hand_in(&job, 1, b"").await?;
-    etcd.handed_in(&job, 1, fleet.node()).await?;
-    etcd.leave(&job).await?;
-    etcd.said(Topic::Draw).await?;
-    // No record has this revision, so none is replaced.
-    etcd.agree(Agreed::Budgets, u64::MAX, b"").await?;
-    etcd.note(&job, Note::Frontier, b"{}", &BTreeSet::new()).await?;
-    etcd.noted(&job, Note::Frontier).await?;
-    let slice = etcd.publish(&job, b"{}").await?;
-    etcd.fetch(&job, slice).await.map(drop)
 }

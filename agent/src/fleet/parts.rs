@@ -87,12 +87,7 @@ pub(crate) fn fleet_of<'a>(fleet: Option<&'a Arc<Fleet>>, job: &JobView) -> Opti
 
 /// Whether a job has ranks on other nodes.
 pub(crate) fn spans_nodes(job: &JobView) -> bool {
-    job.ranks.first().is_some_and(|rank| {
-        let position = &rank.position;
-        let degrees = [position.pp_degree, position.dp_degree, position.tp_degree];
-        let ranks = degrees.into_iter().map(u64::from).fold(1, u64::saturating_mul);
-        ranks > job.ranks.len() as u64
-    })
+    job.ranks.first().is_some_and(|rank| rank.position.ranks() > job.ranks.len() as u64)
 }
 
 /// Which run of it a job is in: that of the rank that opened its session last, if that says so.

@@ -220,13 +220,9 @@ fn roll_back(daemons: &Daemons, job: &JobArguments) -> Result<(), Error> {
     let since = Instant::now();
     loop {
         let target = SwapTarget::Previous;
-        let request = Request::PlanSwap {
-            job: job.selector(),
-            target,
-            at_step: None,
-            after: None,
-            wait: false,
-        };
+        // What measured it had the ranks on this node, and so does this.
+        let request =
+            Request::PlanSwapHere { job: job.selector(), target, at_step: None, wait: false };
         match daemons.pfod()?.ask(request) {
             Ok(_) => return Ok(()),
             // It is still changing to default clocks.

@@ -49,6 +49,11 @@ pub(crate) struct Swap {
     #[arg(long, value_name = "PERCENT", conflicts_with = "default_clocks")]
     guard: Option<Slowdown>,
 
+    /// Change the ranks on this node alone, although the job has others elsewhere, which go on with what
+    /// they run
+    #[arg(long, conflicts_with = "guard")]
+    this_node_only: bool,
+
     #[command(flatten)]
     answer: AnswerArguments,
 }
@@ -58,6 +63,10 @@ pub(crate) struct Swap {
 pub(crate) struct Rollback {
     #[command(flatten)]
     job: JobArguments,
+
+    /// Change the ranks on this node alone, although the job has others elsewhere
+    #[arg(long)]
+    this_node_only: bool,
 
     #[command(flatten)]
     answer: AnswerArguments,
@@ -75,21 +84,54 @@ pub(crate) struct AnswerArguments {
     json: bool,
 }
 
+/// Which ranks of a job change.
+#[derive(Clone, Copy)]
+enum Who {
+    /// All of them, or none.
+    WholeJob,
+    /// Those on this node, whatever the others run.
+    ThisNode,
+}
+
+impl Who {
+    fn of(this_node_only: bool) -> Self {
+        if this_node_only { Self::ThisNode } else { Self::WholeJob }
+    }
+
+    /// Who changes all nodes of a job, if it is on several.
+    fn agent(self, daemons: &Daemons, job: &JobArguments) -> Option<Connection<Agent>> {
+        match self {
+            Self::WholeJob => fleet::of_whole_job(daemons, job),
+            Self::ThisNode => None,
+        }
+    }
+}
+
 impl Swap {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let plan = self.plan.as_ref().map(|name| self.label.read(name)).transpose()?;
-        if let Some(agent) = fleet::of_whole_job(daemons, &self.job) {
+        if let Some(agent) = self.who_changes().agent(daemons, &self.job) {
             return self.swap_whole_job(agent, plan, output);
         }
         // A plan that is not guarded, although that was asked for, must not run.
         let guard = self.guard.is_some().then(|| guard::set(daemons, &self.job, self.guard));
         guard.transpose()?;
         let mut pfod = daemons.pfod()?;
-        self.answer.swap(&mut pfod, &self.job, self.target(plan), self.at_step, output)?;
+        let target = self.target(plan);
+        self.answer.swap(
+            &mut pfod,
+            &self.job,
+            (self.who_changes(), target, self.at_step),
+            output,
+        )?;
         match self.at_step.filter(|_| !self.answer.json) {
             Some(step) => self.say_if_far(step, &mut pfod, output),
             None => Ok(()),
         }
+    }
+
+    fn who_changes(&self) -> Who {
+        Who::of(self.this_node_only)
     }
 
     fn target(&self, plan: Option<LabelledPlan>) -> SwapTarget {
@@ -126,12 +168,13 @@ impl Swap {
 
 impl Rollback {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        if let Some(agent) = fleet::of_whole_job(daemons, &self.job) {
+        let who = Who::of(self.this_node_only);
+        if let Some(agent) = who.agent(daemons, &self.job) {
             let previous = (SwapTarget::Previous, fleet::Terms::default());
             return fleet::swap(agent, &self.job, previous, &self.answer, output);
         }
         let mut pfod = daemons.pfod()?;
-        self.answer.swap(&mut pfod, &self.job, SwapTarget::Previous, None, output)
+        self.answer.swap(&mut pfod, &self.job, (who, SwapTarget::Previous, None), output)
     }
 }
 
@@ -150,16 +193,15 @@ impl AnswerArguments {
         &self,
         pfod: &mut Connection<Pfod>,
         job: &JobArguments,
-        target: SwapTarget,
-        at_step: Option<u64>,
+        (who, target, at_step): (Who, SwapTarget, Option<u64>),
         output: &mut Output,
     ) -> Result<(), Error> {
-        let request = Request::PlanSwap {
-            job: job.selector(),
-            target,
-            at_step,
-            after: None,
-            wait: self.wait,
+        let (selector, wait) = (job.selector(), self.wait);
+        let request = match who {
+            Who::WholeJob => {
+                Request::PlanSwap { job: selector, target, at_step, after: None, wait }
+            }
+            Who::ThisNode => Request::PlanSwapHere { job: selector, target, at_step, wait },
         };
         match self.wait_for(pfod, request, job.name())? {
             Response::Swapped(swapped) => self.print(job, &swapped, output),

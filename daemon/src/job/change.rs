@@ -85,15 +85,13 @@ impl Job {
         if units <= most {
             return Ok(());
         }
-        Err(Refusal::new(
-            RefusalCode::LimitReached,
-            format!(
-                "the plan has {units} instructions, but the plans that user {} keeps leave room for \
-                 {most}",
-                self.key.uid
-            ),
-            "plans are forgotten a quarter of an hour after the last rank of their job has left",
-        ))
+        let uid = self.key.uid;
+        let message = format!(
+            "the plan has {units} instructions, but the plans that user {uid} keeps leave room for {most}"
+        );
+        let remedy =
+            "plans are forgotten a quarter of an hour after the last rank of their job has left";
+        Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 
     /// Suspends the plans whose clocks the ranks may no longer have. Returns their numbers, each
@@ -205,24 +203,16 @@ impl Job {
     }
 
     fn past(&self, at: u64, next: u64) -> Refusal {
-        Refusal::new(
-            RefusalCode::LimitReached,
-            format!("a rank of job {} has begun step {at} already", self.key.name),
-            format!("give a step later than {next}, or leave the step to pfod"),
-        )
+        let message = format!("a rank of job {} has begun step {at} already", self.key.name);
+        let remedy = format!("give a step later than {next}, or leave the step to pfod");
+        Refusal::new(RefusalCode::LimitReached, message, remedy)
     }
 
     fn taking_place(&self, swap: &Swap) -> Refusal {
-        let (done, all) = swap.taken_up();
-        let step = swap.step();
-        Refusal::new(
-            RefusalCode::LimitReached,
-            format!(
-                "job {} is in a swap at step {step}: {done} of {all} ranks have changed",
-                self.key.name
-            ),
-            "try again after that step",
-        )
+        let ((done, all), step, name) = (swap.taken_up(), swap.step(), &self.key.name);
+        let message =
+            format!("job {name} is in a swap at step {step}: {done} of {all} ranks have changed");
+        Refusal::new(RefusalCode::LimitReached, message, "try again after that step")
     }
 }
 

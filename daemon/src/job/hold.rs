@@ -92,11 +92,10 @@ impl Job {
         if let Some(plan) = members.plans.current()
             && plan.is_for_measuring()
         {
-            return Err(Refusal::new(
-                RefusalCode::NoPlan,
-                format!("job {} runs {}, which is only for measuring", self.key.name, plan.label),
-                "end the trials without keeping it, and swap to a plan",
-            ));
+            let (name, label) = (&self.key.name, &plan.label);
+            let message = format!("job {name} runs {label}, which is only for measuring");
+            let remedy = "end the trials without keeping it, and swap to a plan";
+            return Err(Refusal::new(RefusalCode::NoPlan, message, remedy));
         }
         members.plans.keep_trial();
         members.held.take_if(|holder| *holder == by);

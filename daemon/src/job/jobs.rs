@@ -150,8 +150,25 @@ impl Jobs {
                 let key = JobKey { uid, name: selector.job.clone() };
                 Ok(self.find_or_create(key, table.stages().len() as u32))
             }
-            _ => self.select(permit, selector),
+            _ => self.select_whole(permit, selector),
         }
+    }
+
+    /// The job that a request means which changes it. One with ranks on other nodes only the agent changes,
+    /// who has all of them change.
+    ///
+    /// # Errors
+    /// As [`select`](Self::select), and if another than the agent asks for such a job.
+    pub(crate) fn select_whole(
+        &self,
+        permit: &Permit,
+        selector: &JobSelector,
+    ) -> Result<Arc<Job>, Refusal> {
+        let job = self.select(permit, selector)?;
+        if permit.caller().door != Door::Agent {
+            job.members().check_whole(&job.key.name)?;
+        }
+        Ok(job)
     }
 
     /// The job that a request means.

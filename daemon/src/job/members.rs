@@ -102,6 +102,20 @@ impl Members {
         checked.map_err(|misfit| does_not_fit(plan, &misfit))
     }
 
+    /// Checks that every rank of the job is on this node.
+    pub(crate) fn check_whole(&self, job: &JobName) -> Result<(), Refusal> {
+        let here = self.ranks.len();
+        let all = self.ranks().next().map_or(0, |member| member.hello.position.ranks());
+        if all <= here as u64 {
+            return Ok(());
+        }
+        let message =
+            format!("job {job} has {all} ranks, {here} on this node: alone they do not change");
+        let remedy = "pfo-agent changes all of a fleet at one step: see whether it runs; \
+                      `pfoctl plan swap` and `rollback --this-node-only` change this node alone";
+        Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+    }
+
     /// Checks that the job is not held for measuring.
     pub(crate) fn check_free(&self, job: &JobName) -> Result<(), Refusal> {
         let Some(Measurer { uid, pid, .. }) = self.held else { return Ok(()) };
@@ -114,5 +128,23 @@ impl Members {
         };
         let message = format!("{holder} holds job {job} for measuring");
         Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::example::{job, member};
+    use super::*;
+
+    #[test]
+    fn a_job_is_whole_when_every_rank_that_its_sizes_ask_for_is_here() {
+        let job = job("j", 1);
+        let whole = || job.members().check_whole(&job.key.name).map_err(|refusal| refusal.message);
+        assert_eq!(whole(), Ok(()), "its sizes are not known");
+        job.join(member(0, 0)).unwrap();
+        let refused = whole().unwrap_err();
+        assert!(refused.contains("job j has 2 ranks, 1 on this node"), "{refused}");
+        job.join(member(1, 0)).unwrap();
+        assert_eq!(whole(), Ok(()));
     }
 }

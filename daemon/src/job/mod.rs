@@ -115,14 +115,12 @@ impl Job {
         // Checked even if the other ranks have left since the lookup: the job's plans are still
         // theirs.
         if position.pp_degree != self.pp_degree {
-            return Err(Refusal::new(
-                RefusalCode::RankConflict,
-                format!(
-                    "rank {rank} says that job {name} has {} stages, its other ranks say {}",
-                    position.pp_degree, self.pp_degree
-                ),
-                "give every rank the same pp_degree, or another job name",
-            ));
+            let (its, others) = (position.pp_degree, self.pp_degree);
+            let message = format!(
+                "rank {rank} says that job {name} has {its} stages, its other ranks say {others}"
+            );
+            let remedy = "give every rank the same pp_degree, or another job name";
+            return Err(Refusal::new(RefusalCode::RankConflict, message, remedy));
         }
         if let Some(other) = members.rank(rank) {
             let pid = other.session.holder.pid;

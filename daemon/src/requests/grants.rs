@@ -30,11 +30,9 @@ pub(super) fn grant(
 ) -> Result<Response, Refusal> {
     let since_unix_s = unix_s(SystemTime::now());
     if let Some(until) = until_unix_s.filter(|until| *until <= since_unix_s) {
-        return Err(Refusal::new(
-            RefusalCode::Malformed,
-            format!("the grant would end at {until}, and it is {since_unix_s}, in s since 1970"),
-            "give a later time",
-        ));
+        let message =
+            format!("the grant would end at {until}, and it is {since_unix_s}, in s since 1970");
+        return Err(Refusal::new(RefusalCode::Malformed, message, "give a later time"));
     }
     let by_uid = permit.uid();
     let new = |gpu_uuid| GpuGrant { gpu_uuid, uid, by_uid, since_unix_s, until_unix_s };

@@ -69,7 +69,7 @@ async fn run(
 ) -> Result<Answer, Refusal> {
     let response = match request {
         Request::Trial { job, run, length } => {
-            let job = node.jobs.select(&permit, &job)?;
+            let job = node.jobs.select_whole(&permit, &job)?;
             let hold = holds.take(&node.jobs, job, permit.uid(), permit.waiting_pid())?;
             trials::begin(&node.jobs, hold, run, length).await?
         }
@@ -78,7 +78,12 @@ async fn run(
             Response::TrialsEnded(holds.end(&job, keep)?)
         }
         Request::PlanSwap { job, target, at_step, after, wait } => {
-            plans::swap(node, &permit, &job, (target, at_step, after), wait).await?
+            let job = node.jobs.select_for_swap(&permit, &job, (&target, at_step))?;
+            plans::swap(node, &permit, job, (target, at_step, after), wait).await?
+        }
+        Request::PlanSwapHere { job, target, at_step, wait } => {
+            let job = node.jobs.select(&permit, &job)?;
+            plans::swap(node, &permit, job, (target, at_step, None), wait).await?
         }
         Request::WatchJobs => return Ok(Answer::Stream(Response::Done, stream::notices(node))),
         Request::Tap { job, counters } => {
@@ -114,8 +119,12 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::Gpus => list_gpus(node, permit, &[]).map(Response::Gpus),
         Request::Status => Ok(Response::Status(Box::new(status::status(node, permit)))),
         Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit))),
-        Request::PlanLoad { job, label, table } => plans::load(node, permit, &job, label, table),
-        Request::PlanCheck { job, label, table } => plans::check(node, permit, &job, label, table),
+        Request::PlanLoad { job, label, table } => {
+            plans::load(node, permit, &job, (label, table), true)
+        }
+        Request::PlanCheck { job, label, table } => {
+            plans::load(node, permit, &job, (label, table), false)
+        }
         Request::PlanRead(job) => plans::read(node, permit, &job),
         Request::SmClocks(gpu) => power_limits::sm_clocks(node, permit, &gpu),
         Request::PowerLimits(gpu) => power_limits::power_limits(node, permit, &gpu),
@@ -147,6 +156,7 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::Trial { .. }
         | Request::TrialsEnd { .. }
         | Request::PlanSwap { .. }
+        | Request::PlanSwapHere { .. }
         | Request::WatchJobs
         | Request::Tap { .. }
         | Request::OnBehalf { .. } => {

@@ -16,7 +16,7 @@ use crate::node::Node;
 /// a notification would cost every rank a call into the runtime.
 pub(super) const POLL: Duration = Duration::from_millis(5);
 
-/// Checks a plan against a job and keeps it for a swap.
+/// Checks a plan against a job and, with `keep`, keeps it for a swap.
 ///
 /// # Errors
 /// If it does not fit, or there is no such job.
@@ -24,33 +24,20 @@ pub(super) fn load(
     node: &Node,
     permit: &Permit,
     job: &JobSelector,
-    label: String,
-    table: ClockTable,
+    (label, table): (String, ClockTable),
+    keep: bool,
 ) -> Result<Response, Refusal> {
     let job = node.jobs.select(permit, job)?;
-    let plan = job.load(label, table, node.jobs.room_for_plans(job.key.uid))?;
-    let (user, name) = (permit.user(), &job.key.name);
-    tracing::info!(
-        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
-        plan = plan.number,
-        "{user} loaded plan {} of job {name}: {}", plan.number, plan.label
-    );
-    Ok(Response::Loaded(plan.status()))
-}
-
-/// Checks a plan against a job.
-///
-/// # Errors
-/// As [`load`].
-pub(super) fn check(
-    node: &Node,
-    permit: &Permit,
-    job: &JobSelector,
-    label: String,
-    table: ClockTable,
-) -> Result<Response, Refusal> {
-    let job = node.jobs.select(permit, job)?;
-    let plan = job.fit_table(label, table, node.jobs.room_for_plans(job.key.uid))?;
+    let most = node.jobs.room_for_plans(job.key.uid);
+    let plan = if keep { job.load(label, table, most) } else { job.fit_table(label, table, most) }?;
+    if keep {
+        let (user, name) = (permit.user(), &job.key.name);
+        tracing::info!(
+            uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
+            plan = plan.number,
+            "{user} loaded plan {} of job {name}: {}", plan.number, plan.label
+        );
+    }
     Ok(Response::Loaded(plan.status()))
 }
 
@@ -67,15 +54,14 @@ pub(super) fn read(node: &Node, permit: &Permit, job: &JobSelector) -> Result<Re
 /// Begins a swap and, if `wait` asks for it, waits until every rank has changed or is gone.
 ///
 /// # Errors
-/// If there is no such job, and no plan for its step 0, or nothing to swap to, or the plan does not fit.
+/// If there is nothing to swap to, or the plan does not fit.
 pub(super) async fn swap(
     node: &Arc<Node>,
     permit: &Permit,
-    job: &JobSelector,
+    job: Arc<Job>,
     (mut target, at, after): (SwapTarget, Option<u64>, Option<u64>),
     wait: bool,
 ) -> Result<Response, Refusal> {
-    let job = node.jobs.select_for_swap(permit, job, (&target, at))?;
     while wait && !job.knows_steps() {
         // A table that waits counts towards the plans of its user.
         if let SwapTarget::Table { label, table } = target {

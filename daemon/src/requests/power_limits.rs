@@ -43,15 +43,13 @@ pub(super) fn power_limits(
     let highest = OwedLimit::without_pfo(owed, now).min(board.highest);
     let min = terms.min_power_limit();
     if min > highest {
-        return Err(Refusal::new(
-            RefusalCode::NotAuthorized,
-            format!(
-                "the administrator allows no power limit below {min} ({place}), and GPU {} has \
-                 {highest} without pfo",
-                gpu.uuid
-            ),
-            "ask for a lower min_power_limit_w",
-        ));
+        let message = format!(
+            "the administrator allows no power limit below {min} ({place}), and GPU {} has {highest} \
+             without pfo",
+            gpu.uuid
+        );
+        let remedy = "ask for a lower min_power_limit_w";
+        return Err(Refusal::new(RefusalCode::NotAuthorized, message, remedy));
     }
     Ok(Response::PowerLimits {
         lowest_w: board.lowest.max(min).0.div_ceil(1000),

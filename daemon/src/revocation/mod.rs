@@ -73,11 +73,10 @@ impl Revocations {
         let mut standing = self.standing();
         let own = standing.iter().filter(|other| other.by == revocation.by).count();
         if revocation.by != Uid::ROOT && own >= MOST_FROM_ONE_USER {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("user {} has {own} revocations in force, the most allowed", revocation.by),
-                "lift some with `pfoctl lease allow`",
-            ));
+            let by = revocation.by;
+            let message = format!("user {by} has {own} revocations in force, the most allowed");
+            let remedy = "lift some with `pfoctl lease allow`";
+            return Err(Refusal::new(RefusalCode::LimitReached, message, remedy));
         }
         standing.push(revocation);
         self.keep(&standing);
@@ -110,14 +109,12 @@ impl Revocations {
         };
         let (name, by, living) = (&job.name, revocation.by, revocation.living());
         let what = revocation.gpu.as_ref().map_or_else(String::new, |gpu| format!(" of GPU {gpu}"));
-        Err(Refusal::new(
-            RefusalCode::Revoked,
-            format!(
-                "user {by} revoked the lease{what} of job {name}; {living} of the processes that \
-                 held it are still there"
-            ),
-            format!("end them, or ask for `pfoctl lease allow {name}`"),
-        ))
+        let message = format!(
+            "user {by} revoked the lease{what} of job {name}; {living} of the processes that held it are \
+             still there"
+        );
+        let remedy = format!("end them, or ask for `pfoctl lease allow {name}`");
+        Err(Refusal::new(RefusalCode::Revoked, message, remedy))
     }
 }
 

@@ -103,14 +103,11 @@ impl Opening {
     fn check_gpu(&self) -> Result<(), Refusal> {
         let Self { node, gpu, .. } = self;
         if gpu.is_split_by_mig().map_err(|error| unavailable(&error))? {
-            return Err(Refusal::new(
-                RefusalCode::MigEnabled,
-                format!(
-                    "MIG is enabled on GPU {}: its clocks belong to all of its users",
-                    gpu.uuid
-                ),
-                "use a GPU without MIG, or disable it with `nvidia-smi -mig 0`",
-            ));
+            let uuid = &gpu.uuid;
+            let message =
+                format!("MIG is enabled on GPU {uuid}: its clocks belong to all of its users");
+            let remedy = "use a GPU without MIG, or disable it with `nvidia-smi -mig 0`";
+            return Err(Refusal::new(RefusalCode::MigEnabled, message, remedy));
         }
         if gpu.sm_clocks.is_empty() {
             let message =

@@ -137,13 +137,11 @@ fn denial(denied: &Denied, permit: &Permit, gpu: &GpuUuid, own: &Session) -> Ref
             let grant = own.grant.load();
             let allowed = grant.terms.sessions_per_user.get();
             let place = &grant.place;
-            Refusal::new(
-                RefusalCode::LimitReached,
-                format!(
-                    "the user has {held} sessions, the administrator allows {allowed} ({place})"
-                ),
-                "end some, or ask for a higher sessions_per_user",
-            )
+            let message = format!(
+                "the user has {held} sessions, the administrator allows {allowed} ({place})"
+            );
+            let remedy = "end some, or ask for a higher sessions_per_user";
+            Refusal::new(RefusalCode::LimitReached, message, remedy)
         }
     }
 }

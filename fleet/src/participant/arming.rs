@@ -26,7 +26,7 @@ impl Participant {
     }
 
     /// Answers the newest proposal. A node that has yet to change because of the last one says
-    /// nothing: `pfod` keeps one swap at a time.
+    /// nothing, unless the last one begins no earlier than this one, which then takes its place.
     pub(super) fn arm(&mut self) -> Option<Action> {
         let (number, swap) = self.shared.as_ref()?.undecided()?;
         let proposal = &swap.proposal;
@@ -48,7 +48,7 @@ impl Participant {
             }
             _ if seen.held.is_some() => Answer::Veto(seen.held.clone().unwrap_or_default()),
             (_, Some(Err(why))) => Answer::Veto(why.clone()),
-            (Some(next), Some(Ok(()))) if self.is_settled() => Answer::Armed(next),
+            (Some(next), Some(Ok(()))) if self.can_change_at(proposal.step) => Answer::Armed(next),
             _ => return None,
         };
         self.writing.insert(Write::Arm).then_some(Action::Arm(number, answer))

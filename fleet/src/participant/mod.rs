@@ -8,6 +8,7 @@ mod arming;
 mod deciding;
 mod following;
 mod measuring;
+mod pace;
 mod proposing;
 mod watching;
 
@@ -19,6 +20,8 @@ use crate::member::Member;
 use crate::node::Node;
 use crate::shared::{Change, Shared, SharedSwap, View};
 use crate::swap::{Proposal, Report, Run, Took};
+
+use self::pace::Pace;
 
 pub use proposing::Wish;
 
@@ -73,8 +76,7 @@ pub struct Participant {
     /// What was sent to the store, and has neither been lost nor come back as a change.
     writing: BTreeSet<Write>,
     seen: Option<Seen>,
-    /// The time of a step when it was measured last.
-    step_ms: Option<u64>,
+    pace: Pace,
     looking: bool,
     /// Something has happened that a look has to be later than.
     stale: bool,
@@ -126,7 +128,7 @@ impl Participant {
             away_since_ms: Some(now_ms),
             writing: BTreeSet::new(),
             seen: None,
-            step_ms: None,
+            pace: Pace::default(),
             looking: false,
             stale: true,
             looked_ms: 0,
@@ -225,8 +227,9 @@ impl Participant {
                 self.slices.extend(slices);
             }
             Event::Looked(seen) => {
-                let measured_ms = seen.as_ref().and_then(|seen| seen.step_ms);
-                self.step_ms = measured_ms.or(self.step_ms);
+                if let Some(Seen { next_step, step_ms, .. }) = &seen {
+                    self.pace.see(*next_step, *step_ms, self.now_ms);
+                }
                 (self.looking, self.looked_ms, self.seen) = (false, self.now_ms, seen);
             }
             Event::Loaded(number, fits) => {
@@ -268,10 +271,14 @@ impl Participant {
     }
 
     /// A store that was away from all nodes for long has forgotten the job, whose next swap is the
-    /// first one again.
+    /// first one again; and one that was restored has forgotten the last swaps.
     fn begin_anew(&mut self) {
-        if self.shared.as_ref().is_some_and(|shared| shared.newest() < self.taken()) {
-            (self.arranged, self.left_at, self.refused) = (None, None, None);
+        let (taken, newest) = (self.taken(), self.shared.as_ref().map(Shared::newest));
+        if let Some(newest) = newest.filter(|newest| *newest < taken) {
+            (self.arranged, self.left_at) = (None, None);
+            // One that was restored leads back to what ran earlier.
+            let why = || format!("the store is older than swap {taken}, which this node ran");
+            self.refused = (newest > 0).then(why);
             self.report = Some(Report::default());
         }
     }
@@ -359,10 +366,15 @@ impl Participant {
         self.report.as_ref().and_then(|report| report.took).map_or(0, |took| took.number)
     }
 
-    /// Whether `pfod` has nothing to do any more for what is committed.
-    fn is_settled(&self) -> bool {
+    /// Whether this node can change at a step: `pfod` has nothing to do any more for what is committed, or
+    /// only later, and then does that in place of it.
+    fn can_change_at(&self, step: u64) -> bool {
         let (Some(shared), Some(report)) = (&self.shared, &self.report) else { return false };
-        let committed = shared.committed().next().map_or(0, |(number, _)| number);
-        self.taken() >= committed && !report.is_late() && self.swapping.is_none()
+        let (committed, begins) =
+            shared.committed().next().map_or((0, 0), |(number, proposal)| (number, proposal.step));
+        let is_arranged = |arranged: &Took| arranged.number == committed && step <= begins;
+        let is_settled =
+            self.taken() >= committed || self.arranged.as_ref().is_some_and(is_arranged);
+        is_settled && !report.is_late() && self.swapping.is_none()
     }
 }

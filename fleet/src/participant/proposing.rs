@@ -13,11 +13,8 @@ use crate::swap::{Abort, Decision, Proposal, Run, Trial};
 /// Attempts, each with twice the lead of the one before.
 const ATTEMPTS: u32 = 3;
 
-/// The time of a step that was not measured, in milliseconds: short, so that the lead is enough.
-const SHORT_STEP_MS: u64 = 20;
-
-/// How far ahead the step of a swap may be, and how far ahead it is when a wish does not wait for it any
-/// more: nothing else can be changed before, in milliseconds.
+/// How far ahead the step of a swap may be, and how far ahead it is when a wish for a later step does not
+/// wait for it any more, in milliseconds.
 const FARTHEST_MS: u64 = 3_600_000;
 const FAR_MS: u64 = 20_000;
 
@@ -86,14 +83,17 @@ impl Wish {
 
     /// What a rollback leads to after it, if that is not what ran before it: never to what a power budget had
     /// the job run.
-    fn rollback(&self, shared: &Shared) -> Option<Run> {
+    fn rollback(&self, shared: &Shared, step: u64) -> Option<Run> {
         let own = |standing: Option<&Standing>| Some(standing?.budgeted.as_ref()?.before.clone());
         let own = own(self.terms.standing.as_ref()).or_else(|| own(shared.standing()));
         if let Some(own) = own.filter(|own| *own != self.run) {
             return Some(own);
         }
+        let newest = shared.committed().next();
+        // What it takes the place of never runs.
+        let replaces = newest.is_some_and(|(_, newest)| step <= newest.step);
         let changes_nothing = self.is_trial() || self.run == shared.for_good();
-        changes_nothing.then(|| shared.before_good())?
+        (changes_nothing || replaces).then(|| shared.before_good())?
     }
 
     pub(super) fn is_proposed(&self) -> bool {
@@ -132,21 +132,23 @@ impl Participant {
         if wish.is_sent || shared.undecided().is_some() {
             return None;
         }
-        if let Some(told) = self.far_ahead().filter(|_| !wish.is_proposed()) {
-            self.wish = None;
-            return Some(Action::Tell(told));
-        }
-        if !self.is_settled() {
-            return None;
-        }
         if let Some((number, proposal)) = wish.proposed.clone() {
-            return self.send(number, proposal, forget_below);
+            let can_change = self.can_change_at(proposal.step);
+            return if can_change { self.send(number, proposal, forget_below) } else { None };
         }
         if wish.is_trial() && !self.is_known_to_measure() {
             return None;
         }
         let seen = self.fresh()?;
+        if seen.next_step.is_some() && !self.pace.is_known_for(self.settings.lead_ms, self.now_ms) {
+            return None;
+        }
         match self.proposal(shared, wish, seen) {
+            Ok(proposal) if !self.can_change_at(proposal.step) => {
+                let told = self.far_ahead(proposal.step)?;
+                self.wish = None;
+                Some(Action::Tell(told))
+            }
             Ok(proposal) => {
                 let number = shared.newest().saturating_add(1);
                 if let Some(wish) = &mut self.wish {
@@ -178,7 +180,11 @@ impl Participant {
             return Err(Told::Held(node));
         }
         let next = seen.next_step.ok_or(Told::NotNow("a rank of this node has begun no step"))?;
-        let first = next.saturating_add(self.settings.slack).saturating_add(1);
+        let lead_ms = self.lead_ms(shared, wish);
+        // Ranks are as close to each other as a long step is long, or it is tried again.
+        let is_long = self.steps_in(self.settings.lead_ms) <= 1 && wish.attempts == 0;
+        let slack = if is_long { 0 } else { self.settings.slack };
+        let first = next.saturating_add(slack).saturating_add(1);
         let step = match wish.terms.at {
             Some(at) => {
                 let last = first.saturating_add(self.steps_in(FARTHEST_MS));
@@ -188,7 +194,7 @@ impl Participant {
                 }
                 at
             }
-            None => first.saturating_add(self.steps_in(self.lead_ms(shared, wish))),
+            None => self.in_place_of(shared, next, first.saturating_add(self.steps_in(lead_ms))),
         };
         Ok(Proposal {
             run: wish.run.clone(),
@@ -199,22 +205,25 @@ impl Participant {
             by_node: self.me.clone(),
             trial: wish.trial(shared),
             standing: wish.standing(shared, step),
-            rollback: wish.rollback(shared),
+            rollback: wish.rollback(shared, step),
             compared: wish.terms.compared.clone(),
         })
     }
 
-    /// As many steps as take so long.
-    fn steps_in(&self, time_ms: u64) -> u64 {
-        time_ms.div_ceil(self.step_ms.unwrap_or(SHORT_STEP_MS).max(1))
+    /// The step of a swap that is possible at one: that of the committed one which it takes the place of, if
+    /// that has yet to come and is no nearer than the ranks are to each other.
+    fn in_place_of(&self, shared: &Shared, next: u64, step: u64) -> u64 {
+        let begins = shared.committed().next().map_or(0, |(_, newest)| newest.step);
+        let is_possible = begins > next.saturating_add(self.steps_in(self.settings.lead_ms));
+        if is_possible { step.min(begins) } else { step }
     }
 
-    /// A committed swap whose step is to come, and far ahead.
-    fn far_ahead(&self) -> Option<Told> {
+    /// A committed swap whose step is to come, far ahead, and before this one.
+    fn far_ahead(&self, wished: u64) -> Option<Told> {
         let (number, proposal) = self.shared.as_ref()?.committed().next()?;
         let (step, next) = (proposal.step, self.fresh()?.next_step?);
         let is_far = step.saturating_sub(next) > self.steps_in(FAR_MS);
-        is_far.then_some(Told::ToCome { number, step })
+        (is_far && step < wished).then_some(Told::ToCome { number, step })
     }
 
     /// How long the members have to arm a proposal. Trials of one node that follow each other are as far

@@ -48,8 +48,19 @@ impl Observer {
         self.lates.values().any(|lates| !lates.is_empty())
     }
 
-    /// The committed swaps: the step, and what runs from it on.
+    /// The committed swaps that took place, or will: the step, and what runs from it on. One whose step had
+    /// yet to come may have been replaced by another one.
     pub(crate) fn committed(&self) -> Vec<(u64, Ran)> {
+        let mut in_place: Vec<(u64, Ran)> = Vec::new();
+        for (step, ran) in self.ever_committed() {
+            in_place.retain(|(replaced, _)| *replaced < step);
+            in_place.push((step, ran));
+        }
+        in_place
+    }
+
+    /// All of them, in their order.
+    fn ever_committed(&self) -> Vec<(u64, Ran)> {
         let committed = self.decisions.iter().filter(|(_, made)| **made == Decision::Commit);
         committed
             .filter_map(|(number, _)| self.proposals.get(number))
@@ -70,16 +81,13 @@ impl Observer {
     /// # Errors
     /// If nodes ran what they must not.
     pub(crate) fn judge(&self) -> Result<(), String> {
-        let committed = self.committed();
-        if !committed.is_sorted_by(|one, next| one.0 < next.0) {
-            return Err(format!("swaps are committed out of order: {committed:?}"));
-        }
+        let (committed, ever) = (self.committed(), self.ever_committed());
         for (node, steps) in self.ran.iter().enumerate() {
             for (step, ran) in steps.iter().enumerate() {
                 let step = step as u64;
-                let mut so_far = committed.iter().filter(|(from, _)| *from <= step);
-                let due = so_far.clone().next_back().map_or(0, |(_, run)| *run);
-                if *ran != 0 && !so_far.any(|(_, run)| run == ran) {
+                let due = committed.iter().rfind(|(from, _)| *from <= step);
+                let due = due.map_or(0, |(_, run)| *run);
+                if *ran != 0 && !ever.iter().any(|(from, run)| *from <= step && run == ran) {
                     return Err(format!(
                         "node {node} ran {ran} at step {step}, which was not committed"
                     ));

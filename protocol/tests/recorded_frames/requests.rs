@@ -112,6 +112,16 @@ fn about_plans() -> Vec<Recorded> {
             swap(SwapTarget::Table { label: label(), table: table() }, None, true),
         ),
         request(
+            "swap-here",
+            "default clocks on this node alone",
+            Request::PlanSwapHere {
+                job: job(),
+                target: SwapTarget::DefaultClocks,
+                at_step: None,
+                wait: false,
+            },
+        ),
+        request(
             "plan-read",
             "which clock table user 1000's job runs",
             Request::PlanRead(job_of_1000()),

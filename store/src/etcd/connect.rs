@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use pfo_fleet::Node;
+use rustls_pki_types::UnixTime;
 
 use super::certificate::OwnCertificate;
 use super::members::Members;
@@ -56,14 +57,24 @@ pub(super) async fn members(
         .with_keep_alive(PING.0, PING.1)
         .with_keep_alive_while_idle(true)
         .with_require_leader(true);
-    if let Some(Credentials { ca, certificate, key }) = &settings.credentials {
-        let pem = read(certificate)?;
-        own = OwnCertificate::read(certificate.clone(), &pem);
-        let identity = Identity::from_pem(pem, read(key)?);
-        let ca = Certificate::from_pem(read(ca)?);
+    if let Some(files) = &settings.credentials {
+        let (pem, authority) = (read(&files.certificate)?, read(&files.ca)?);
+        own = OwnCertificate::read(files, &pem, &authority);
+        let identity = Identity::from_pem(pem, read(&files.key)?);
+        let ca = Certificate::from_pem(authority);
         options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(identity));
     }
-    Ok((Members::open(&settings.endpoints, options).await?, own))
+    let opened = Members::open(&settings.endpoints, options).await.map_err(StoreError::from);
+    let members = opened.map_err(|error| explained(own.as_ref(), error))?;
+    Ok((members, own))
+}
+
+/// An error with its reason, if that is a certificate.
+pub(super) fn explained(own: Option<&OwnCertificate>, error: StoreError) -> StoreError {
+    match own {
+        Some(own) => own.explain(error, UnixTime::now()),
+        None => error,
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {

@@ -16,6 +16,7 @@
 //! /pfo/1/budget/draw/<node>
 //! /pfo/1/budget/curves/<node>
 //! /pfo/1/slice/<uid>/<name>/<note>                 frontier, profile or sweep
+//! /pfo/1/<kind>/check/<node>                       for a moment, while a node checks what it may do
 //! ```
 //!
 //! `<name>` is that of the job, and `<name>@<run>` where its ranks say which run of it they belong to.
@@ -32,6 +33,16 @@ use crate::job::JobId;
 use crate::verbs::{Agreed, Note, Topic, digest_of};
 
 const ROOT: &str = "/pfo/1/";
+
+/// What an agent reads and writes below.
+pub(super) fn kinds() -> [String; 5] {
+    ["node", "job", "measured", "slice", "budget"].map(|kind| format!("{ROOT}{kind}/"))
+}
+
+/// A key below one of these that means nothing.
+pub(super) fn checked(kind: &str, node: &Node) -> String {
+    format!("{kind}check/{node}")
+}
 
 /// What the keys of all nodes begin with.
 pub(super) const NODES: &str = "/pfo/1/node/";

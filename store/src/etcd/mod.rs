@@ -1,6 +1,7 @@
 //! The verbs, spoken to etcd 3.4 or later over mutual TLS.
 
 mod certificate;
+mod check;
 mod connect;
 mod keys;
 mod lease;
@@ -37,8 +38,6 @@ pub struct Etcd {
     members: Members,
     certificate: Option<OwnCertificate>,
     lease: Lease,
-    /// The lease under which this node is in the fleet.
-    enrolled: Mutex<Option<i64>>,
     keep_s: u16,
     /// For what is kept of the jobs in which this node takes part.
     kept: Mutex<BTreeMap<JobId, Arc<Lease>>>,
@@ -57,7 +56,6 @@ impl Etcd {
             members,
             certificate,
             lease,
-            enrolled: Mutex::default(),
             keep_s: settings.keep_s,
             kept: Mutex::default(),
         })
@@ -74,10 +72,7 @@ impl Etcd {
     }
 
     fn explained(&self, error: StoreError) -> StoreError {
-        match &self.certificate {
-            Some(own) => own.explain(error),
-            None => error,
-        }
+        connect::explained(self.certificate.as_ref(), error)
     }
 
     async fn transact(&self, transaction: Txn) -> Result<TxnResponse, Error> {
@@ -94,23 +89,26 @@ impl Etcd {
     }
 
     /// What is at a key, or below it.
-    async fn read(&self, key: &str, options: Option<GetOptions>) -> Result<Vec<KeyValue>, Error> {
+    async fn read(
+        &self,
+        key: &str,
+        options: Option<GetOptions>,
+    ) -> Result<Vec<KeyValue>, StoreError> {
         let read = |client: &Client| {
             let (mut kv, options) = (client.kv_client(), options.clone());
             async move { kv.get(key, options).await }
         };
-        Ok(self.members.ask(read).await?.take_kvs())
+        Ok(self.members.ask(read).await.map_err(at(key))?.take_kvs())
     }
 
     /// Writes something under the lease.
-    async fn put_leased(&self, key: String, value: Vec<u8>) -> Result<i64, StoreError> {
+    async fn put_leased(&self, key: String, value: Vec<u8>) -> Result<(), StoreError> {
         let lease = self.lease.id().await?;
         let options = PutOptions::new().with_lease(lease);
-        let put = Txn::new().and_then([TxnOp::put(key, value, Some(options))]);
+        let put = Txn::new().and_then([TxnOp::put(key.as_str(), value, Some(options))]);
         let done = self.commit(put).await;
         self.lease.forget_if_expired(lease, &done).await;
-        done?;
-        Ok(lease)
+        done.map(drop).map_err(at(&key))
     }
 
     /// What each node has written under its name, as far as it can be read.
@@ -145,11 +143,20 @@ impl Etcd {
     ) -> Result<bool, StoreError> {
         let lease = self.lease_of(job).await;
         let id = lease.id().await?;
+        let first = puts.first().map_or_else(String::new, |(key, _)| key.clone());
         let put = |(key, value)| TxnOp::put(key, value, Some(PutOptions::new().with_lease(id)));
         let operations: Vec<_> = puts.into_iter().map(put).chain(delete).collect();
         let done = self.commit(Txn::new().when(when).and_then(operations)).await;
         lease.forget_if_expired(id, &done).await;
-        Ok(done?)
+        done.map_err(at(&first))
+    }
+}
+
+/// What a question about a key fails with.
+fn at(key: &str) -> impl Fn(Error) -> StoreError + '_ {
+    move |error| match error.into() {
+        StoreError::Refused(why) => StoreError::Refused(format!("{why}, at {key}")),
+        other => other,
     }
 }
 
@@ -176,11 +183,12 @@ impl Store for Etcd {
     type Watch = EtcdJob;
 
     async fn enrol(&self, version: &str) -> Result<(), StoreError> {
-        let mut enrolled = self.enrolled.lock().await;
         let lease = self.lease.id().await.map_err(|error| self.explained(error))?;
-        if *enrolled != Some(lease) {
-            let key = format!("{NODES}{}", self.me);
-            *enrolled = Some(self.put_leased(key, json(&version)).await?);
+        let (key, value) = (format!("{NODES}{}", self.me), json(&version));
+        // Somebody may have deleted it.
+        let there = self.read(&key, None).await?;
+        if !there.iter().any(|kv| kv.lease() == lease && kv.value() == value) {
+            self.put_leased(key, value).await?;
         }
         Ok(())
     }
@@ -191,8 +199,7 @@ impl Store for Etcd {
 
     async fn join(&self, job: &JobId, member: &Member) -> Result<(), StoreError> {
         self.lease_of(job).await.id().await?;
-        self.put_leased(Keys::of(job).member(&self.me), json(member)).await?;
-        Ok(())
+        self.put_leased(Keys::of(job).member(&self.me), json(member)).await
     }
 
     async fn leave(&self, job: &JobId) -> Result<(), StoreError> {
@@ -204,8 +211,8 @@ impl Store for Etcd {
             TxnOp::delete(keys.measured(&self.me), None),
             delete_parts(&keys, &self.me, u64::MAX),
         ];
-        self.commit(Txn::new().and_then(delete)).await?;
-        Ok(())
+        let left = self.commit(Txn::new().and_then(delete)).await;
+        left.map(drop).map_err(at(&keys.of_node(&self.me)))
     }
 
     async fn publish(&self, job: &JobId, slice: &[u8]) -> Result<Digest, StoreError> {
@@ -292,8 +299,7 @@ impl Store for Etcd {
     }
 
     async fn measure(&self, job: &JobId, measured: &[Measured]) -> Result<(), StoreError> {
-        self.put_leased(Keys::of(job).measured(&self.me), json(&measured)).await?;
-        Ok(())
+        self.put_leased(Keys::of(job).measured(&self.me), json(&measured)).await
     }
 
     async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Vec<Measured>>, StoreError> {
@@ -304,12 +310,12 @@ impl Store for Etcd {
         fits(part)?;
         let (keys, lease) = (Keys::of(job), self.lease.id().await?);
         let leased = PutOptions::new().with_lease(lease);
-        let put = TxnOp::put(keys.part(&self.me, number), part, Some(leased));
+        let key = keys.part(&self.me, number);
+        let put = TxnOp::put(key.as_str(), part, Some(leased));
         let operations = [delete_parts(&keys, &self.me, number), put];
         let done = self.commit(Txn::new().and_then(operations)).await;
         self.lease.forget_if_expired(lease, &done).await;
-        done?;
-        Ok(())
+        done.map(drop).map_err(at(&key))
     }
 
     async fn handed_in(
@@ -335,7 +341,7 @@ impl Store for Etcd {
         let is_known = Compare::mod_revision(key, CompareOp::Equal, revision);
         let put = TxnOp::put(key, record, None);
         let transaction = Txn::new().when([is_known]).and_then([put]);
-        let done = self.transact(transaction).await?;
+        let done = self.transact(transaction).await.map_err(at(key))?;
         let new = done.header().map_or(0, ResponseHeader::revision);
         Ok(done.succeeded().then_some(new.unsigned_abs()))
     }
@@ -347,8 +353,8 @@ impl Store for Etcd {
     async fn say(&self, topic: Topic, said: &[u8]) -> Result<(), StoreError> {
         fits(said)?;
         let key = format!("{}{}", keys::said(topic), self.me);
-        self.commit(Txn::new().and_then([TxnOp::put(key, said, None)])).await?;
-        Ok(())
+        let put = Txn::new().and_then([TxnOp::put(key.as_str(), said, None)]);
+        self.commit(put).await.map(drop).map_err(at(&key))
     }
 
     async fn said(&self, topic: Topic) -> Result<BTreeMap<Node, Vec<u8>>, StoreError> {
@@ -383,6 +389,7 @@ impl From<Error> for StoreError {
                 Self::Full(status.message().to_owned())
             }
             Error::GRpcStatus(status) => Self::Away(in_full(status.message().to_owned(), status)),
+            Error::TransportError(error) => Self::Away(in_full(error.to_string(), error)),
             other => Self::Away(in_full(other.to_string(), other)),
         }
     }

@@ -9,6 +9,7 @@ use etcd_client::{
 };
 use pfo_fleet::{Change, Shared};
 
+use super::at;
 use super::keys::Keys;
 use super::members::Members;
 use crate::error::StoreError;
@@ -40,7 +41,7 @@ impl EtcdJob {
             let read = read.clone();
             async move { kv.txn(read).await }
         };
-        let found = members.ask(get).await?;
+        let found = members.ask(get).await.map_err(at(&keys.prefix()))?;
         let after = found.header().map_or(0, ResponseHeader::revision).saturating_add(1);
         let read = |response: TxnOpResponse| match response {
             TxnOpResponse::Get(mut found) => found.take_kvs(),
@@ -84,7 +85,7 @@ pub(super) async fn until_other(
         let mut kv = client.kv_client();
         async move { kv.get(key, None).await }
     };
-    let found = members.ask(get).await?;
+    let found = members.ask(get).await.map_err(at(key))?;
     let now = found.kvs().first().map(with_revision);
     if let Some(now) = now.filter(|(revision, _)| *revision != other_than) {
         return Ok(now);

@@ -1,6 +1,7 @@
 //! What every store has to do, of the one in memory and of a real etcd with TLS and roles.
 
 mod agents;
+mod checked;
 mod members;
 mod part;
 mod server;

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 /// The nodes that etcd lets in.
 const NODES: [&str; 4] = ["node-a", "node-b", "node-c", "node-d"];
 
+const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+
 /// How long a certificate is valid from now on, in days.
 pub(crate) const VALID_DAYS: u32 = 2;
 
@@ -99,17 +101,14 @@ impl Server {
     }
 
     fn make_certificates(&self) {
-        let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-        let authority =
-            format!("req -x509 {new_key} -days 2 -keyout ca.key -out ca.pem -subj /CN=ca");
-        run("openssl", &authority, &self.directory).unwrap();
+        self.make_authority("ca");
         let addresses = self.setup.addresses.iter().map(|address| format!("IP:{address}"));
         let addresses = addresses.collect::<Vec<_>>().join(",");
         let extensions =
             format!("subjectAltName={addresses}\nextendedKeyUsage=serverAuth,clientAuth\n");
         fs::write(self.path("extensions"), extensions).unwrap();
         for name in ["etcd", "root", "stranger"].iter().chain(&NODES) {
-            let request = format!("req -new {new_key} -keyout {name}.key -out {name}.csr");
+            let request = format!("req -new {NEW_KEY} -keyout {name}.key -out {name}.csr");
             run("openssl", &format!("{request} -subj /CN={name}"), &self.directory).unwrap();
             self.certify(name, VALID_DAYS);
         }
@@ -117,11 +116,27 @@ impl Server {
 
     /// Has the authority sign a certificate that is valid for some days: with 0, for this second.
     pub(crate) fn certify(&self, name: &str, days: u32) {
+        self.certify_by("ca", name, days);
+    }
+
+    fn certify_by(&self, authority: &str, name: &str, days: u32) {
         let sign = format!(
-            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days {days} \
-             -extfile extensions -out {name}.pem"
+            "x509 -req -in {name}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial \
+             -days {days} -extfile extensions -out {name}.pem"
         );
         run("openssl", &sign, &self.directory).unwrap();
+    }
+
+    /// Has an authority sign a certificate that etcd does not know. Returns that of the authority.
+    pub(crate) fn certify_by_another(&self, name: &str) -> PathBuf {
+        self.make_authority("other");
+        self.certify_by("other", name, VALID_DAYS);
+        self.path("other.pem")
+    }
+
+    fn make_authority(&self, name: &str) {
+        let request = format!("req -x509 {NEW_KEY} -days 2 -keyout {name}.key -out {name}.pem");
+        run("openssl", &format!("{request} -subj /CN={name}"), &self.directory).unwrap();
     }
 
     fn make_roles(&self) {

@@ -5,11 +5,13 @@
 mod at_once;
 mod broken;
 mod budgets;
+mod checked;
 mod cluster;
 mod disturbed;
 mod first_plans;
 mod guarded;
 mod joined;
+mod lone;
 mod measured;
 mod partition;
 mod possible;

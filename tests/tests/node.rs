@@ -26,6 +26,7 @@ mod metrics_clients;
 mod metrics_prometheus;
 mod mismatches;
 mod observing;
+mod only_observes;
 mod own_order;
 mod p2p_power;
 mod panics;

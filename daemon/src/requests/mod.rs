@@ -114,8 +114,12 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::Gpus => list_gpus(node, permit, &[]).map(Response::Gpus),
         Request::Status => Ok(Response::Status(Box::new(status::status(node, permit)))),
         Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit))),
-        Request::PlanLoad { job, label, table } => plans::load(node, permit, &job, label, table),
-        Request::PlanCheck { job, label, table } => plans::check(node, permit, &job, label, table),
+        Request::PlanLoad { job, label, table } => {
+            plans::load(node, permit, &job, (label, table, true))
+        }
+        Request::PlanCheck { job, label, table } => {
+            plans::load(node, permit, &job, (label, table, false))
+        }
         Request::PlanRead(job) => plans::read(node, permit, &job),
         Request::SmClocks(gpu) => power_limits::sm_clocks(node, permit, &gpu),
         Request::PowerLimits(gpu) => power_limits::power_limits(node, permit, &gpu),

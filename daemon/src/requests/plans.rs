@@ -16,7 +16,7 @@ use crate::node::Node;
 /// a notification would cost every rank a call into the runtime.
 pub(super) const POLL: Duration = Duration::from_millis(5);
 
-/// Checks a plan against a job and keeps it for a swap.
+/// Checks a plan against a job and, if asked to, keeps it for a swap.
 ///
 /// # Errors
 /// If it does not fit, or there is no such job.
@@ -24,33 +24,20 @@ pub(super) fn load(
     node: &Node,
     permit: &Permit,
     job: &JobSelector,
-    label: String,
-    table: ClockTable,
+    (label, table, is_kept): (String, ClockTable, bool),
 ) -> Result<Response, Refusal> {
     let job = node.jobs.select(permit, job)?;
-    let plan = job.load(label, table, node.jobs.room_for_plans(job.key.uid))?;
+    let room = node.jobs.room_for_plans(job.key.uid);
+    if !is_kept {
+        return Ok(Response::Loaded(job.fit_table(label, table, room)?.status()));
+    }
+    let plan = job.load(label, table, room)?;
     let (user, name) = (permit.user(), &job.key.name);
     tracing::info!(
         uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
         plan = plan.number,
         "{user} loaded plan {} of job {name}: {}", plan.number, plan.label
     );
-    Ok(Response::Loaded(plan.status()))
-}
-
-/// Checks a plan against a job.
-///
-/// # Errors
-/// As [`load`].
-pub(super) fn check(
-    node: &Node,
-    permit: &Permit,
-    job: &JobSelector,
-    label: String,
-    table: ClockTable,
-) -> Result<Response, Refusal> {
-    let job = node.jobs.select(permit, job)?;
-    let plan = job.fit_table(label, table, node.jobs.room_for_plans(job.key.uid))?;
     Ok(Response::Loaded(plan.status()))
 }
 

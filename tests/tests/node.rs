@@ -25,6 +25,7 @@ mod metrics;
 mod metrics_clients;
 mod metrics_prometheus;
 mod mismatches;
+mod observe_command;
 mod observing;
 mod only_observes;
 mod own_order;

@@ -23,6 +23,10 @@ const ROUNDING: f64 = 1.0001;
 /// Clocks tried, at most: more of them change nothing that an interval shows.
 const MOST_CLOCKS: usize = 24;
 
+/// What a waiting GPU draws at the highest clock falls by no more than this at lower ones: from 118 W
+/// to 70 to 80 W for an H100 with a context and without work (docs/tested-on.md).
+const WAITS_FALL: f64 = 0.35;
+
 /// A job, as it was seen.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -55,7 +59,7 @@ pub struct Prospect {
 
 impl Seen {
     /// What clocks would save at each of these slowdowns. `pipeline` makes the job's pipeline of a
-    /// profile. A model without curves has bounds only: no saving, and all that work draws beyond waiting.
+    /// profile. A model without curves has bounds only: no saving, and all that work draws beyond the least that waiting may.
     ///
     /// # Errors
     /// Those of `pipeline`, and of a frontier.
@@ -92,6 +96,7 @@ impl Seen {
         let pipeline = pipeline(&profile)?;
         let power = self.waiting.clone();
         let (fastest_s, highest_j) = self.at_highest(&pipeline)?;
+        let falls = if which == Which::Most { WAITS_FALL * self.waits_j(&pipeline) } else { 0.0 };
         let saving = |slowdown: &f64| {
             let until_s = (fastest_s + slowdown * self.step_s) * ROUNDING;
             let deadline = format!("{until_s}s").parse()?;
@@ -100,7 +105,7 @@ impl Seen {
             let frontier = Frontier::about(per, &pipeline, power.clone(), what, &|_| {})?;
             let best = frontier.plan(frontier.pick(Deadline::Seconds(until_s))?)?;
             let energy_j = best.predicted.map_or(highest_j, |step| step.iteration_energy_j);
-            Ok(((highest_j - energy_j) / self.step_j).max(0.0))
+            Ok(((highest_j - energy_j + falls) / self.step_j).clamp(0.0, 1.0))
         };
         slowdowns.iter().map(saving).collect::<Result<_, PlanError>>().map(Some)
     }
@@ -121,6 +126,21 @@ impl Seen {
         Ok((step.iteration_time_s, step.iteration_energy_j))
     }
 
+    /// What is drawn in a step by GPUs that wait.
+    fn waits_j(&self, pipeline: &Pipeline) -> f64 {
+        let profile = pipeline.profile();
+        let wait = |stage: Stage| {
+            let network = pipeline.network();
+            let of_stage = network.operations.iter().filter(|operation| operation.stage == stage);
+            let busy = of_stage.filter_map(|operation| {
+                profile.part_table(stage, operation.instruction, operation.part()).last()
+            });
+            let busy_s: f64 = busy.map(|row| row.time_s).sum();
+            self.waiting.of(stage).0 * (self.step_s - busy_s).max(0.0)
+        };
+        (0..profile.num_stages()).map(Stage).map(wait).sum()
+    }
+
     fn powers(&self) -> PerStage<crate::waits::power::PowerByClock> {
         self.waiting.clone().into()
     }
@@ -136,7 +156,8 @@ impl Seen {
         };
         let pipeline = pipeline(&Profile::from_measurements(self.work.iter().map(row))?)?;
         let (step_s, highest_j) = self.at_highest(&pipeline)?;
-        let waiting_w = self.waiting.total_w(pipeline.profile().num_stages());
+        let least = 1.0 - WAITS_FALL;
+        let waiting_w = least * self.waiting.total_w(pipeline.profile().num_stages());
         Ok(((highest_j - waiting_w * step_s) / self.step_j).clamp(0.0, 1.0))
     }
 

@@ -7,20 +7,26 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::error::ObserveError;
+use crate::signals::{self, SignalError};
 
-/// Starts it in an environment, and passes on what of these signals comes to this process.
+/// Starts it in an environment. It inherits which signals are blocked: none may be yet.
 pub(super) fn start(
     (program, arguments): (&OsStr, &[OsString]),
     environment: Vec<(&'static str, PathBuf)>,
-    signals: SigSet,
 ) -> Result<Child, ObserveError> {
     let child = Command::new(program).args(arguments).envs(environment).spawn();
     let name = program.to_string_lossy().into_owned();
-    let child = child.map_err(|source| ObserveError::Start { name, source })?;
+    child.map_err(|source| ObserveError::Start { name, source })
+}
+
+/// Passes on what of the signals that end this process comes to it. There must be no other thread yet.
+pub(super) fn pass_signals(child: &Child) -> Result<(), SignalError> {
+    let signals = signals::ending();
+    signals::block(signals)?;
     let pid = Pid::from_raw(child.id().cast_signed());
     thread::spawn(move || {
         while let Ok(signal) = signals.wait() {
@@ -30,7 +36,7 @@ pub(super) fn start(
             }
         }
     });
-    Ok(child)
+    Ok(())
 }
 
 /// What a shell would say of how it ended.

@@ -25,7 +25,6 @@ use self::watch::Watch;
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::planning::file;
-use crate::signals;
 use crate::text::harmless;
 
 /// Run a training, show what it does, predict what clocks would save, and set nothing
@@ -64,11 +63,10 @@ pub(crate) struct Observe {
 impl Observe {
     /// Runs the command; does not return if that ends with another code than 0.
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let signals = signals::ending();
-        signals::block(signals)?;
         let node = OwnNode::start(self.nvml.as_deref(), self.devices.clone())?;
         let words = (&*self.command, &*self.arguments);
-        let mut child = command::start(words, node.environment(), signals)?;
+        let mut child = command::start(words, node.environment())?;
+        command::pass_signals(&child)?;
         let watch = Watch::begin(node.daemons());
         let ended = child.wait();
         let seen = watch.end();

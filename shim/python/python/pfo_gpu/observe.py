@@ -17,7 +17,7 @@ _VARIABLE = "PFO_BIN_DIR"
 
 
 def directory() -> Optional[Path]:
-    """The first place that has all programs: a named directory, a wheel that carries them, or that of pfoctl in PATH."""
+    """The first place with all programs: a named directory, a wheel that carries them, or that of pfoctl in PATH."""
     return next((place for place in _places() if all((place / name).is_file() for name in _NAMES)), None)
 
 

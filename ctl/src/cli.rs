@@ -19,6 +19,7 @@ use crate::grant::{Grant, RevokeGrant};
 use crate::help::with_tables;
 use crate::lease::Lease;
 use crate::maintenance::{Drain, Driver, undrain};
+use crate::observe::Observe;
 use crate::output::Output;
 use crate::p2p::P2p;
 use crate::plan::MakePlan;
@@ -71,6 +72,7 @@ enum Command {
     #[command(subcommand)]
     Compare(Compare),
     Report(Report),
+    Observe(Observe),
     /// Measure, show and set P2P-blocking power: what GPUs draw while they wait for each other
     #[command(subcommand)]
     P2p(P2p),
@@ -150,6 +152,7 @@ impl Cli {
             Command::Tune(tune) => tune.run(&daemons, output),
             Command::Compare(compare) => compare.run(&daemons, output),
             Command::Report(report) => report.run(&daemons, output),
+            Command::Observe(observe) => observe.run(output),
             Command::P2p(p2p) => p2p.run(&daemons, output),
             Command::Clocks(clocks) => clocks.run(&daemons, output),
             Command::Savings(savings) => savings.run(&daemons, output),

@@ -11,6 +11,7 @@ use crate::exit::Exit;
 use crate::explained::Explained;
 use crate::failure::Failure;
 use crate::generate::GenerateError;
+use crate::observe::error::ObserveError;
 use crate::outcome::BadOutcome;
 use crate::output::OutputError;
 use crate::own_job::OwnJobError;
@@ -31,6 +32,7 @@ pub(crate) enum Error {
     Trial(#[from] TrialError),
     Profile(#[from] ProfileError),
     P2p(#[from] P2pError),
+    Observe(#[from] ObserveError),
     OwnJob(#[from] OwnJobError),
     Top(#[from] TopError),
     Tune(#[from] TuneError),
@@ -62,6 +64,7 @@ impl Error {
             Self::Trial(error) => error,
             Self::Profile(error) => error,
             Self::P2p(error) => error,
+            Self::Observe(error) => error,
             Self::OwnJob(error) => error,
             Self::Top(error) => error,
             Self::Tune(error) => error,

@@ -25,6 +25,7 @@ mod lease;
 mod maintenance;
 mod memory_lock;
 mod nvml;
+mod observe;
 mod outcome;
 mod output;
 mod own_job;

@@ -5,7 +5,7 @@ use std::{env, fs};
 
 use clap::{Args, Parser};
 
-use pfo_policy::Config;
+use pfo_policy::{Config, Mode};
 use pfo_service::{ConfigError, replace};
 
 /// Where the configuration is read from if the command line names no file.
@@ -28,7 +28,7 @@ pub struct Arguments {
     #[arg(long)]
     pub check_config: bool,
     /// Restore what the ledger says is locked, without serving clients, and exit
-    #[arg(long, conflicts_with = "check_config")]
+    #[arg(long, conflicts_with_all = ["check_config", "observe"])]
     pub restore_only: bool,
 }
 
@@ -41,6 +41,9 @@ pub struct ConfigSource {
     /// The NVML library, instead of the configured one
     #[arg(long, value_name = "LIBRARY")]
     nvml: Option<PathBuf>,
+    /// Only read GPUs: no clock or power limit is set, reset or restored, and plans are followed as if
+    #[arg(long)]
+    observe: bool,
 }
 
 impl ConfigSource {
@@ -55,7 +58,7 @@ impl ConfigSource {
             None if default.exists() => Config::read(&default)?,
             None => Config::default(),
         };
-        Ok(self.with_library(config))
+        Ok(self.with_driver(config))
     }
 
     /// The configuration for a restore: as it is now or, if that is wrong, as it was when the last
@@ -66,7 +69,7 @@ impl ConfigSource {
         let ledger = kept.as_ref().map(|kept| kept.paths.ledger.clone());
         let mut config = self.read().unwrap_or_else(|error| {
             eprintln!("pfod: {error}; restoring with the configuration before, or the defaults");
-            self.with_library(kept.unwrap_or_default())
+            self.with_driver(kept.unwrap_or_default())
         });
         config.paths.ledger = ledger.unwrap_or(config.paths.ledger);
         config
@@ -96,12 +99,13 @@ impl ConfigSource {
         Some(directory.join("pfod.toml"))
     }
 
-    /// A configuration with the NVML library of the command line, if that names one.
+    /// A configuration with what the command line says of the driver.
     #[must_use]
-    fn with_library(&self, mut config: Config) -> Config {
+    fn with_driver(&self, mut config: Config) -> Config {
         if let Some(library) = &self.nvml {
             config.driver.library.clone_from(library);
         }
+        config.driver.mode = if self.observe { Mode::Observe } else { config.driver.mode };
         config
     }
 }

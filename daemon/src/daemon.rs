@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_keeper::{Damage, Ledger, LedgerError};
-use pfo_policy::Config;
+use pfo_keeper::{Damage, Ledger, LedgerError, only_observe, only_observes};
+use pfo_policy::{Config, Mode};
 use pfo_protocol::ClosingReason;
 use pfo_service::{
     ListenError, Service, accept, allow_interruptions, feed_watchdog, report_left_out,
@@ -72,6 +72,7 @@ pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
 }
 
 async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
+    only_observe(config.driver.mode == Mode::Observe);
     let ledger = Ledger::open(&config.paths.ledger)?;
     report_damage(&ledger);
     // A mount that was read-only when the unit started stays so for this process: the next one will
@@ -100,7 +101,8 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
         let each = move |conversation| talk(Arc::clone(&talker), conversation);
         accepting.spawn(accept(listener, door, Arc::clone(&node.connections), people, most, each));
     }
-    tracing::info!("pfod {} serves", env!("CARGO_PKG_VERSION"));
+    let what = if only_observes() { "only observes, and sets nothing" } else { "serves" };
+    tracing::info!("pfod {} {what}", env!("CARGO_PKG_VERSION"));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nvml_wrapper::enums::device::GpuLockedClocksSetting;
-use pfo_vocabulary::{GpuUuid, Mhz, Milliwatts, Pid};
+use pfo_vocabulary::{GpuUuid, Mhz, Milliwatts};
 
 use crate::device::KeptDevice;
 use crate::driver::Gpu;
@@ -17,6 +17,7 @@ use crate::power_limit::{self, OwedLimit};
 use crate::published::{Published, now_ns};
 use crate::reading::joules;
 use crate::restore::{self, RestoreError};
+use crate::setting::only_observes;
 
 /// Why a clock or a power limit is not what was requested.
 #[derive(Debug, thiserror::Error)]
@@ -75,14 +76,6 @@ impl Clocks {
         &self.gpu
     }
 
-    /// Whether a process computes on the GPU.
-    ///
-    /// # Errors
-    /// If the GPU is gone, or the driver does not report its processes.
-    pub fn is_computed_on_by(&self, pid: Pid) -> Result<bool, DriverError> {
-        self.gpu.is_computed_on_by(pid)
-    }
-
     /// The locked SM clock, and when the driver was asked for it (`CLOCK_MONOTONIC`, ns).
     #[must_use]
     pub fn locked(&self) -> Option<(Mhz, u64)> {
@@ -95,7 +88,7 @@ impl Clocks {
     /// # Errors
     /// If the ledger cannot be written or the driver refuses.
     pub fn lock_sm(&mut self, mhz: Mhz) -> Result<(), ClockError> {
-        if self.locked == Some(mhz) {
+        if self.locked == Some(mhz) || only_observes() {
             return Ok(());
         }
         if !self.entry.sm {
@@ -105,7 +98,9 @@ impl Clocks {
             GpuLockedClocksSetting::Numeric { min_clock_mhz: mhz.0, max_clock_mhz: mhz.0 };
         let began_ns = now_ns();
         self.published.in_driver_since_ns.store(began_ns, Relaxed);
-        let result = self.device.get().set_gpu_locked_clocks(setting);
+        let result = self.gpu.set(&mut self.device.get(), "locking its SM clock", |device| {
+            device.set_gpu_locked_clocks(setting)
+        });
         self.published.in_driver_since_ns.store(0, Relaxed);
         let took_ns = now_ns().saturating_sub(began_ns);
         self.published.count_set_call(took_ns);
@@ -113,7 +108,7 @@ impl Clocks {
         self.asked_ns = began_ns;
         self.locked = result.is_ok().then_some(mhz);
         self.published.locked_mhz.store(self.locked.map_or(0, |mhz| mhz.0), Relaxed);
-        Ok(result.map_err(|source| self.gpu.failed("locking its SM clock", source))?)
+        Ok(result?)
     }
 
     /// Forgets which clock is locked, because another program may have set one: the next is set
@@ -141,12 +136,15 @@ impl Clocks {
     /// # Errors
     /// If the ledger cannot be written or the driver refuses.
     pub fn lock_memory(&mut self) -> Result<(), ClockError> {
-        let Some(mhz) = self.gpu.memory_clock else {
+        let Some(mhz) = self.gpu.memory_clock.filter(|_| !only_observes()) else {
             return Ok(());
         };
         self.record(Entry { memory: true, ..self.entry.clone() })?;
-        if let Err(source) = self.device.get().set_mem_locked_clocks(mhz.0, mhz.0) {
-            return match self.gpu.failed("locking its memory clock", source) {
+        let result = self.gpu.set(&mut self.device.get(), "locking its memory clock", |device| {
+            device.set_mem_locked_clocks(mhz.0, mhz.0)
+        });
+        if let Err(error) = result {
+            return match error {
                 error if error.is_not_supported() => {
                     self.record(Entry { memory: false, ..self.entry.clone() })
                 }
@@ -175,7 +173,7 @@ impl Clocks {
     #[must_use]
     pub fn has_power_limit(&self, wish: Option<Milliwatts>) -> bool {
         match wish {
-            Some(_) => self.limited == wish,
+            Some(_) => self.limited == wish || only_observes(),
             None => self.entry.power_limit.is_none(),
         }
     }
@@ -195,7 +193,9 @@ impl Clocks {
         self.record(Entry { power_limit: Some(owed), ..self.entry.clone() })?;
         self.limited = None;
         self.published.in_driver_since_ns.store(now_ns(), Relaxed);
-        let result = power_limit::set(&mut self.device.get(), &self.gpu, limit);
+        let result = self.gpu.set(&mut self.device.get(), "setting its power limit", |device| {
+            device.set_power_management_limit(limit.0)
+        });
         self.published.in_driver_since_ns.store(0, Relaxed);
         self.limited = result.is_ok().then_some(limit);
         self.published.power_limit_w.store(self.limited.map_or(0, Milliwatts::watts), Relaxed);

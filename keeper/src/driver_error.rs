@@ -34,6 +34,9 @@ pub enum DriverError {
         /// Why.
         source: NvmlError,
     },
+    /// The driver is not to be asked for a change.
+    #[error("pfod only observes ([driver] mode, --observe) and asks no driver for a change")]
+    OnlyObserved,
     /// The driver returned an invalid name.
     #[error("the driver gives GPU {index} a name that pfo does not understand: {source}")]
     Name {

@@ -23,6 +23,9 @@ use crate::salvage::{Damage, Salvaged, salvage};
 
 pub(crate) const FORMAT: &str = "pfo-ledger/1";
 
+/// The extension of the file beside the ledger that is locked.
+const LOCK: &str = "lock";
+
 /// Why the ledger cannot be relied on.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
@@ -120,7 +123,7 @@ impl Ledger {
     /// # Errors
     /// If it is.
     pub fn check_writable(&self) -> Result<(), LedgerError> {
-        match File::options().append(true).open(lock_beside(&self.path)) {
+        match File::options().append(true).open(self.path.with_extension(LOCK)) {
             Err(source) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 Err(LedgerError::Io { action: "write", path: self.path.clone(), source })
             }
@@ -210,7 +213,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 /// lock is on a file beside the ledger, because the ledger is another file after each change.
 fn hold(path: &Path) -> Result<Flock<File>, LedgerError> {
     let failed = |source| LedgerError::Io { action: "lock", path: path.to_owned(), source };
-    let path_of_lock = lock_beside(path);
+    let path_of_lock = path.with_extension(LOCK);
     // A user who could open this file could lock it, and keep the daemon from starting.
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
@@ -222,10 +225,6 @@ fn hold(path: &Path) -> Result<Flock<File>, LedgerError> {
         Errno::EWOULDBLOCK => LedgerError::InUse(path.to_owned()),
         errno => failed(errno.into()),
     })
-}
-
-fn lock_beside(path: &Path) -> PathBuf {
-    path.with_extension("lock")
 }
 
 fn read(path: &Path, boot_id: &str) -> Salvaged {

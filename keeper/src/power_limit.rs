@@ -67,20 +67,6 @@ pub(crate) fn read(device: &Device<'_>, gpu: &Gpu) -> Result<Milliwatts, DriverE
     limit.map(Milliwatts).map_err(|source| gpu.failed("reading its power limit", source))
 }
 
-/// Sets a limit.
-///
-/// # Errors
-/// If the driver refuses.
-pub(crate) fn set(
-    device: &mut Device<'_>,
-    gpu: &Gpu,
-    limit: Milliwatts,
-) -> Result<(), DriverError> {
-    device
-        .set_power_management_limit(limit.0)
-        .map_err(|source| gpu.failed("setting its power limit", source))
-}
-
 /// Restores the limit from before pfo, unless another tool has set one since.
 ///
 /// # Errors
@@ -95,7 +81,9 @@ pub(crate) fn put_back(
         now => now?,
     };
     if owed.is_ours(now) {
-        return set(device, gpu, owed.before_mw);
+        return gpu.set(device, "putting its power limit back", |device| {
+            device.set_power_management_limit(owed.before_mw.0)
+        });
     }
     if now != owed.before_mw {
         tracing::warn!(

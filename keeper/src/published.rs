@@ -1,6 +1,7 @@
 //! What the owner of a GPU's clocks publishes, without a lock between it and the readers.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -35,10 +36,5 @@ impl Published {
 /// `CLOCK_MONOTONIC` of the node, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     // The clock exists on every Linux, and is never negative.
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        time.tv_sec()
-            .unsigned_abs()
-            .saturating_mul(1_000_000_000)
-            .saturating_add(time.tv_nsec().unsigned_abs())
-    })
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| Duration::from(now).as_nanos() as u64)
 }

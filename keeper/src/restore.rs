@@ -6,7 +6,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::GpuLockedClocksSetting;
 use nvml_wrapper::error::NvmlError;
-use pfo_vocabulary::Mhz;
+use pfo_vocabulary::{GpuName, Mhz};
 
 use crate::base_clock::BaseClock;
 use crate::driver::{Driver, Gpu};
@@ -63,15 +63,17 @@ pub(crate) fn restore_sm(
         return reset_sm(device, gpu);
     };
     let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: min.0, max_clock_mhz: max.0 };
-    match device.set_gpu_locked_clocks(range) {
-        Err(NvmlError::InvalidArg | NvmlError::NotSupported) => {
+    match gpu.set(device, "restoring its SM clock", |device| device.set_gpu_locked_clocks(range)) {
+        Err(DriverError::Call {
+            source: NvmlError::InvalidArg | NvmlError::NotSupported, ..
+        }) => {
             tracing::warn!(
                 gpu_uuid = %gpu.uuid,
                 "the driver does not take restore_to_mhz = [{}, {}]: reset instead", min.0, max.0
             );
             reset_sm(device, gpu)
         }
-        result => result.map_err(|source| gpu.failed("restoring its SM clock", source)),
+        result => result,
     }
 }
 
@@ -80,7 +82,7 @@ pub(crate) fn restore_sm(
 /// # Errors
 /// If the driver refuses.
 fn reset_sm(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
-    device.reset_gpu_locked_clocks().map_err(|source| gpu.failed("resetting its SM clock", source))
+    gpu.set(device, "resetting its SM clock", Device::reset_gpu_locked_clocks)
 }
 
 /// Frees the memory clock.
@@ -88,12 +90,9 @@ fn reset_sm(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
 /// # Errors
 /// If the driver refuses. A GPU without memory locks has nothing to free.
 pub(crate) fn reset_memory(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
-    match device.reset_mem_locked_clocks() {
-        Ok(()) => Ok(()),
-        Err(source) => match gpu.failed("resetting its memory clock", source) {
-            error if error.is_not_supported() => Ok(()),
-            error => Err(error),
-        },
+    match gpu.set(device, "resetting its memory clock", Device::reset_mem_locked_clocks) {
+        Err(error) if error.is_not_supported() => Ok(()),
+        result => result,
     }
 }
 
@@ -113,11 +112,8 @@ pub fn restore_entry(
     entry: &Entry,
     ledger: &Ledger,
 ) -> Result<Option<Mhz>, RestoreError> {
-    let gpu = driver
-        .gpus
-        .iter()
-        .find(|gpu| gpu.uuid == entry.gpu_uuid)
-        .ok_or_else(|| RestoreError::Absent(entry.gpu_uuid.to_string()))?;
+    let gpu = driver.gpu(&GpuName::Uuid(entry.gpu_uuid.clone()));
+    let gpu = gpu.ok_or_else(|| RestoreError::Absent(entry.gpu_uuid.to_string()))?;
     let old_clock = sm_clock(gpu).filter(|_| entry.sm);
     restore(&mut gpu.device()?, gpu, entry, ledger)?;
     Ok(old_clock)

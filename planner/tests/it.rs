@@ -18,6 +18,7 @@ mod order_files;
 mod peers_orders;
 mod policies;
 mod properties;
+mod prospects;
 mod public_api;
 mod real_runs;
 mod replanned;

@@ -98,6 +98,17 @@ pub enum ForeignClock {
     Leave,
 }
 
+/// What the driver is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// To read, and to set clocks and power limits.
+    #[default]
+    Control,
+    /// Only to read.
+    Observe,
+}
+
 /// `[driver]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -106,6 +117,8 @@ pub struct DriverConfig {
     pub library: PathBuf,
     /// The directory of the device files.
     pub devices: PathBuf,
+    /// What it is asked.
+    pub mode: Mode,
 }
 
 /// `[paths]`
@@ -160,7 +173,7 @@ impl Default for Clocks {
 
 impl Default for DriverConfig {
     fn default() -> Self {
-        Self { library: "libnvidia-ml.so.1".into(), devices: "/dev".into() }
+        Self { library: "libnvidia-ml.so.1".into(), devices: "/dev".into(), mode: Mode::Control }
     }
 }
 

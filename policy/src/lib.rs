@@ -20,7 +20,7 @@ mod terms;
 
 pub use action::{Action, needs};
 pub use authority::{Authority, Caller, Claim, SocketGroups};
-pub use config::{Clocks, Config, ForeignClock};
+pub use config::{Clocks, Config, ForeignClock, Mode};
 pub use permit::Permit;
 pub use rules::Place;
 pub use settings::Settings;

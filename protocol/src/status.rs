@@ -42,6 +42,8 @@ pub struct DaemonStatus {
     /// What was wrong with the ledger, if locks may be in place that pfo does not know, until an
     /// administrator acknowledges it.
     pub ledger_damage: Option<String>,
+    /// Whether it sets nothing, and plans are followed as if their clocks were set.
+    pub only_observes: bool,
 }
 
 /// Why no GPU of the node can be leased.

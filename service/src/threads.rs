@@ -3,7 +3,9 @@
 
 use std::io;
 
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::Signal;
+
+use crate::sys::notice;
 
 /// How the kernel schedules the calling thread.
 ///
@@ -40,12 +42,8 @@ const INTERRUPTION: Signal = Signal::SIGUSR1;
 /// # Errors
 /// If the kernel refuses the handler.
 pub fn allow_interruptions() -> io::Result<()> {
-    extern "C" fn nothing(_: libc::c_int) {}
     // The driver's calls are restarted. A read of a socket with a timeout never is.
-    let flags = SaFlags::SA_RESTART;
-    let action = SigAction::new(SigHandler::Handler(nothing), flags, SigSet::empty());
-    // SAFETY: the handler does nothing, so it is async-signal-safe.
-    unsafe { sigaction(INTERRUPTION, &action) }.map(drop).map_err(io::Error::from)
+    notice(INTERRUPTION)
 }
 
 /// Interrupts a thread of this process, given its kernel thread id.

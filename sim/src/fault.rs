@@ -73,13 +73,23 @@ impl fmt::Display for FaultKind {
 /// Bytes of a function's name that are kept.
 const NAME_BYTES: usize = 64;
 
-/// A function's name, or `*` for all.
+/// Stands for every function.
+const EVERY: &str = "*";
+
+/// Stands for every function that changes something of a GPU.
+const SETTERS: &str = "setters";
+
+/// A function's name, or what stands for several.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FunctionName([u8; NAME_BYTES]);
 
 impl FunctionName {
     fn covers(&self, name: &str) -> bool {
-        self.as_str() == "*" || self.as_str() == name
+        match self.as_str() {
+            EVERY => true,
+            SETTERS => name.starts_with("nvmlDeviceSet") || name.starts_with("nvmlDeviceReset"),
+            own => own == name,
+        }
     }
 
     /// As text.
@@ -103,8 +113,8 @@ impl FromStr for FunctionName {
             text: text.to_owned(),
             difference: difference.to_owned(),
         };
-        if text != "*" && !text.starts_with("nvml") {
-            return Err(wrong("NVML's functions begin with nvml"));
+        if ![EVERY, SETTERS].contains(&text) && !text.starts_with("nvml") {
+            return Err(wrong("NVML's functions begin with nvml; * and setters stand for several"));
         }
         if text.len() > NAME_BYTES || !text.is_ascii() {
             return Err(wrong("it is too long or not ASCII"));

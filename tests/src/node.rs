@@ -42,6 +42,8 @@ pub struct Setup {
     pub suspend_after: u32,
     /// `clocks.on_foreign_clock`
     pub on_foreign_clock: &'static str,
+    /// `driver.mode`
+    pub mode: &'static str,
     /// The end of the file of pfod: rules.
     pub rules: &'static str,
     /// The end of the file of the agent.
@@ -65,6 +67,7 @@ impl Default for Setup {
             changes_per_second: 1000,
             suspend_after: 3,
             on_foreign_clock: "set-again",
+            mode: "control",
             rules: "",
             agent_rules: "",
             counted: false,
@@ -145,7 +148,7 @@ impl Node {
              [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
              changes_per_second = {}\n\
              [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\non_foreign_clock = {:?}\n\
-             [driver]\nlibrary = {:?}\ndevices = {:?}\n\
+             [driver]\nlibrary = {:?}\ndevices = {:?}\nmode = {:?}\n\
              [paths]\nledger = {:?}\nsubordinate_uids = {:?}\n{}",
             self.socket(),
             self.admin_socket(),
@@ -161,6 +164,7 @@ impl Node {
             setup.on_foreign_clock,
             self.machine.library(),
             self.machine.devices(),
+            setup.mode,
             self.ledger(),
             self.file("subuid"),
             setup.rules,

@@ -372,6 +372,7 @@ fn status() -> Status {
         driver: Some("570".into()),
         driver_problem: None,
         ledger_damage: None,
+        only_observes: false,
         sessions: 1,
         unrestored: Vec::new(),
         config,

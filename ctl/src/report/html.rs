@@ -1,7 +1,7 @@
 //! The few parts of HTML that the page is made of. Text of any origin goes in through here.
 
 /// A text with what HTML would obey shown instead, and so with control characters.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in crate::text::harmless(text).chars() {
         match c {
@@ -17,18 +17,18 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// An element around text.
-pub(super) fn element(tag: &str, text: &str) -> String {
+pub(crate) fn element(tag: &str, text: &str) -> String {
     format!("<{tag}>{}</{tag}>\n", escaped(text))
 }
 
 /// A list of sentences.
-pub(super) fn list(sentences: &[String]) -> String {
+pub(crate) fn list(sentences: &[String]) -> String {
     let items: String = sentences.iter().map(|sentence| element("li", sentence)).collect();
     format!("<ul>\n{items}</ul>\n")
 }
 
 /// A table that scrolls by itself where the page is narrow. What is empty is a dash.
-pub(super) fn table<const COLUMNS: usize>(
+pub(crate) fn table<const COLUMNS: usize>(
     header: [&str; COLUMNS],
     rows: impl IntoIterator<Item = [Option<String>; COLUMNS]>,
 ) -> String {
@@ -44,7 +44,7 @@ pub(super) fn table<const COLUMNS: usize>(
 }
 
 /// A picture, which has colours of its own, and what it shows. The picture is our own text.
-pub(super) fn figure(svg: &str, caption: &str) -> String {
+pub(crate) fn figure(svg: &str, caption: &str) -> String {
     let caption = element("figcaption", caption);
     format!("<figure><div class=\"wide picture\">{svg}</div>\n{caption}</figure>\n")
 }

@@ -13,7 +13,9 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, ClockTable, JobStatus, ProfileSelector, Request, Response,
 };
 
+pub(crate) use self::html::{element, list, table};
 use self::page::Known;
+pub(crate) use self::page::html as document;
 use crate::arguments::{JobArguments, number};
 use crate::daemons::Daemons;
 use crate::error::Error;

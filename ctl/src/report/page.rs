@@ -74,7 +74,8 @@ fn unknown_ledger(why: &str) -> String {
         + &element("p", &format!("Not known: {why}."))
 }
 
-fn html(title: &str, parts: &[String]) -> String {
+/// A document of these parts.
+pub(crate) fn html(title: &str, parts: &[String]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\

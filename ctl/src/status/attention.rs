@@ -35,6 +35,13 @@ pub(crate) fn list(
 
 fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
     let mut points = Vec::new();
+    if status.daemon.only_observes {
+        points.push(
+            "pfod only observes: every GPU runs as without pfo, and a plan is followed as if its clocks \
+             were set"
+                .to_owned(),
+        );
+    }
     if let Some(drained) = &status.daemon.drained {
         let by = user(drained.by_uid);
         points.push(format!("drained by {by}, no GPU is leased: {}", drained.reason));

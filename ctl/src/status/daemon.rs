@@ -15,8 +15,9 @@ pub(crate) fn pfod_line(daemon: &DaemonStatus) -> String {
         1 => "1 session".to_owned(),
         count => format!("{count} sessions"),
     };
+    let observes = if daemon.only_observes { ", only observes" } else { "" };
     let line = format!(
-        "pfod {} (pid {}), up {}, {driver}, {sessions}",
+        "pfod {} (pid {}), up {}, {driver}, {sessions}{observes}",
         daemon.version,
         daemon.pid,
         span(daemon.uptime_s),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use pfo_keeper::only_observes;
 use pfo_protocol::{ClockTable, Milliwatts, Refusal, RefusalCode, SwapTarget, TrialRun};
 
 use super::job_plan::JobPlan;
@@ -15,6 +16,17 @@ const LONGEST_LABEL: usize = 64;
 
 /// Stages that may have power limits: status lists them for every plan.
 const MOST_LIMITS: usize = 128;
+
+/// Why nothing is measured, or promised, that only a clock or a limit that is set could show.
+pub(crate) fn observed() -> Refusal {
+    let remedy = "start it with [driver] mode = \"control\", and without --observe";
+    Refusal::new(RefusalCode::NotAuthorized, "pfod only observes, and sets nothing", remedy)
+}
+
+/// The name of a plan, wherever it is shown: where nothing is set, it is followed as if it were.
+fn as_if(label: String) -> String {
+    if only_observes() { format!("as if: {label}") } else { label }
+}
 
 impl Job {
     /// Checks a plan of at most `most` units against the job and keeps it for a swap.
@@ -34,6 +46,7 @@ impl Job {
     pub(crate) fn fit(&self, run: TrialRun, most: usize) -> Result<Option<Arc<JobPlan>>, Refusal> {
         let plan = match run {
             TrialRun::DefaultClocks => return Ok(None),
+            _ if only_observes() => return Err(observed()),
             TrialRun::Plan { label, table } => self.fit_table(label, table, most)?,
             TrialRun::Uniform(mhz) => self.checked(|number| JobPlan::uniform(number, vec![mhz]))?,
             TrialRun::Replicas(clocks) => {
@@ -65,7 +78,7 @@ impl Job {
     ) -> Result<Arc<JobPlan>, Refusal> {
         check_label(&label)?;
         self.check_room(table.num_units(), most)?;
-        self.checked(|number| JobPlan::new(number, label, table))
+        self.checked(|number| JobPlan::new(number, as_if(label), table))
     }
 
     /// A plan that is checked against the job, without holding its lock.

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use pfo_keeper::only_observes;
 use pfo_service::{boot_id, file_stem, parse_of_boot, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +38,9 @@ impl JobFiles {
     /// The files beside a ledger.
     #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
-        let directory = ledger.with_file_name("jobs");
+        // A plan that was followed as if it were set must not be set by the next daemon.
+        let directory =
+            ledger.with_file_name(if only_observes() { "jobs-observed" } else { "jobs" });
         Self { directory, boot_id: boot_id(), left_out: Vec::new() }
     }
 

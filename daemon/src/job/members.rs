@@ -78,7 +78,7 @@ impl Members {
     /// Adds a rank. A job whose first rank returns at step 0 starts anew.
     pub(crate) fn add(&mut self, member: Member) {
         if self.empty_since.take().is_some() && member.hello.next_step == 0 {
-            self.past.start_over();
+            self.past = Past::default();
         }
         self.past.begin();
         self.ranks.insert(member.hello.position.rank, member);

@@ -23,6 +23,7 @@ use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
 use pfo_service::lock;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::change::observed;
 pub(crate) use self::changes::Changes;
 #[cfg(test)]
 pub(crate) use self::example::{member as example_member, session as example_session};

@@ -21,11 +21,6 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    /// Discards what a former run of the job measured.
-    pub(crate) fn start_over(&mut self) {
-        *self = Self::default();
-    }
-
     /// Marks that measuring has begun, unless it had before.
     pub(crate) fn begin(&mut self) {
         self.since.get_or_insert_with(Instant::now);
@@ -106,7 +101,7 @@ mod tests {
         past.begin();
         assert!(past.measured_for() >= Duration::from_millis(2));
         past.add(Rank(0), &session());
-        past.start_over();
+        past = Past::default();
         assert_eq!((past.measured_for(), past.energy_j()), (Duration::ZERO, Some(0.0)));
         assert!(past.windows().is_empty());
     }

@@ -150,7 +150,7 @@ impl Rank {
         }
         self.process_checked = Instant::now();
         // A driver that does not answer is noticed by what is asked of it next.
-        if self.setting.clocks.is_computed_on_by(self.session.holder.pid).unwrap_or(true) {
+        if self.setting.clocks.gpu().is_computed_on_by(self.session.holder.pid).unwrap_or(true) {
             return None;
         }
         let why = no_process(&self.session.holder, &self.setting.clocks.gpu().uuid, &grant.place);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_keeper::{ClockError, Clocks};
+use pfo_keeper::{ClockError, Clocks, only_observes};
 use pfo_protocol::{Mhz, Milliwatts};
 use pfo_service::now_ns;
 
@@ -179,7 +179,7 @@ impl Rank {
     /// Locks a clock, or the one that there is room for after too many changes.
     fn lock(&mut self, wanted: Mhz) -> Result<(), ClockError> {
         let locked = self.setting.clocks.locked().map(|(mhz, _)| mhz);
-        if locked == Some(wanted) {
+        if locked == Some(wanted) || only_observes() {
             return Ok(());
         }
         let now_ns = now_ns();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
+use pfo_keeper::only_observes;
 use pfo_policy::{Action, Permit};
 use pfo_protocol::{
     ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Mhz, Refusal,
@@ -12,7 +13,7 @@ use pfo_protocol::{
 use pfo_service::{Process, unix_s, watch_process};
 
 use super::listing;
-use crate::job::JobKey;
+use crate::job::{JobKey, observed};
 use crate::lease::Session;
 use crate::node::Node;
 use crate::revocation::Revocation;
@@ -143,6 +144,9 @@ pub(super) fn cap_power(
     limit_w: Option<u32>,
 ) -> Result<Response, Refusal> {
     let session = holder(node, gpu)?;
+    if limit_w.is_some() && only_observes() {
+        return Err(observed());
+    }
     session.progress.power_cap_w.store(limit_w.unwrap_or(0), Relaxed);
     session.interrupt();
     Ok(Response::Done)

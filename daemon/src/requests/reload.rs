@@ -113,6 +113,7 @@ fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
         ("sockets.agent", new.sockets.agent != running.sockets.agent),
         ("driver.library", new.driver.library != running.driver.library),
         ("driver.devices", new.driver.devices != running.driver.devices),
+        ("driver.mode", new.driver.mode != running.driver.mode),
         ("paths.ledger", new.paths.ledger != running.paths.ledger),
         ("paths.subordinate_uids", new.paths.subordinate_uids != running.paths.subordinate_uids),
     ];
@@ -211,7 +212,7 @@ mod tests {
         let running = config("");
         let mut new = config(
             "[sockets]\ntrainers = '/a'\nadmin = '/b'\nagent = '/c'\n\
-             [driver]\nlibrary = '/d'\ndevices = '/f'\n[paths]\nledger = '/e'\n\
+             [driver]\nlibrary = '/d'\ndevices = '/f'\nmode = 'observe'\n[paths]\nledger = '/e'\n\
              subordinate_uids = '/g'\n[lease]\nmax_mhz = 900",
         );
         let named = keep_what_cannot_change(&mut new, &running);
@@ -223,6 +224,7 @@ mod tests {
                 "sockets.agent",
                 "driver.library",
                 "driver.devices",
+                "driver.mode",
                 "paths.ledger",
                 "paths.subordinate_uids"
             ]

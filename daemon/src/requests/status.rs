@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_keeper::{Entry, Gpu, Reading};
+use pfo_keeper::{Entry, Gpu, Reading, only_observes};
 use pfo_policy::Permit;
 use pfo_protocol::{
     DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, RankWindow, Status,
@@ -45,6 +45,7 @@ pub(super) fn status(node: &Node, permit: &Permit) -> Status {
         config: config_status(node),
         drained: node.drain.standing(),
         ledger_damage: damage.map(|damage| damage.reason),
+        only_observes: only_observes(),
     };
     Status {
         daemon,

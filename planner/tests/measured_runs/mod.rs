@@ -109,6 +109,13 @@ impl Window {
         self.iteration_energy_j.iter().map(|steps| mean(steps)).sum()
     }
 
+    /// What each stage took and used, as it can be seen without a profile: the mean time of a forward
+    /// and of a backward, and the joules of its GPU in a step.
+    pub(crate) fn of_stages(&self) -> impl Iterator<Item = ([f64; 2], f64)> {
+        let times = self.stages.iter().map(|run| [mean(&run.forward_s), mean(&run.backward_s)]);
+        times.zip(self.iteration_energy_j.iter().map(|steps| mean(steps)))
+    }
+
     /// The plan that ran.
     pub(crate) fn plan(&self, loads: Loads) -> Plan {
         self.plan_with(loads, |_, _, mhz| Mhz(mhz))

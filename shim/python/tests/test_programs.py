@@ -161,3 +161,22 @@ def begun(node):
 def test_what_it_cannot_work_on_is_said_clearly(gpu, said):
     told = run("pfo_gpu.load", "--gpus", gpu, "--job", "measure")
     assert told.returncode == 1 and said in told.stderr and "Traceback" not in told.stderr
+
+
+def observe(place, *arguments, **variables):
+    return run("pfo_gpu", "observe", *arguments, PATH="/usr/bin:/bin", PFO_BIN_DIR=str(place), **variables)
+
+
+def test_observe_without_the_programs_says_what_to_put_where(tmp_path):
+    told = observe(tmp_path, "--", "true")
+    assert told.returncode == 1 and told.stdout == ""
+    assert "pfoctl, pfod and pfo-agent" in told.stderr and "PFO_BIN_DIR" in told.stderr
+
+
+def test_observe_becomes_the_pfoctl_of_the_named_folder_with_its_arguments_and_exit_code(tmp_path):
+    for name in ["pfoctl", "pfod", "pfo-agent"]:
+        (tmp_path / name).write_text('#!/bin/sh\necho "$@"\nexit 7\n')
+        (tmp_path / name).chmod(0o755)
+    told = observe(tmp_path, "--report", "page.html", "--", "torchrun", "train.py", "--lr", "0.1")
+    assert (told.returncode, told.stderr) == (7, "")
+    assert told.stdout.split() == "observe --report page.html -- torchrun train.py --lr 0.1".split()

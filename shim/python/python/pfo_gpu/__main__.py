@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 
-from pfo_gpu import doctor
+from pfo_gpu import doctor, observe
 
 _PLAYGROUND = "Tries pfo on a simulated node, without a GPU (requires the wheel of pfo-gpu-playground)."
 
@@ -18,6 +18,10 @@ def main() -> int:
     programs.add_parser("doctor", help=doctor.__doc__, description=doctor.__doc__)
     playground = programs.add_parser("playground", help=_PLAYGROUND, add_help=False, prefix_chars="\0")
     playground.add_argument("arguments", nargs="*")
+    programs.add_parser("observe", help=observe.__doc__, add_help=False)
+    if sys.argv[1:2] == ["observe"]:
+        # Every word is pfoctl's or the command's; argparse would take a `--` out.
+        return observe.main(sys.argv[2:])
     options = parser.parse_args()
     return doctor.main() if options.program == "doctor" else _play(options.arguments)
 

@@ -107,6 +107,9 @@ pub struct GpuStatus {
     pub throttle_reasons: u64,
     /// The temperature that the driver reports, in degrees Celsius.
     pub temperature_c: Option<u32>,
+    /// The number of its device file, `nvidiaN`, by which schedulers count; none if it has no such file.
+    #[serde(default)]
+    pub minor: Option<u32>,
 }
 
 /// Who holds a lease.

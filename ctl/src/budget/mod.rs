@@ -10,7 +10,7 @@ use pfo_protocol::{
 };
 
 use self::scope::Scope;
-use crate::arguments::{GpuArgument, JobArguments, NoSuchJob, Slowdown};
+use crate::arguments::{GpuArguments, JobArguments, NoSuchJob, Slowdown};
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::Output;
@@ -131,6 +131,7 @@ pub(crate) struct Clear {
 /// job is in a partition if all of its GPUs are, as GPUs of its user. What was said outlives restarts of
 /// pfo-agent, not of the node. For administrators.
 #[derive(Args)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["gpu", "device"]))]
 pub(crate) struct Partition {
     /// The partition
     #[arg(required_unless_present = "end")]
@@ -144,9 +145,8 @@ pub(crate) struct Partition {
     #[arg(long, value_name = "USER", value_parser = user::parse)]
     uid: Uid,
 
-    /// A GPU of the job, by index, UUID or PCI bus id; may be given several times
-    #[arg(long, value_name = "GPU", required = true)]
-    gpu: Vec<GpuArgument>,
+    #[command(flatten)]
+    gpus: GpuArguments,
 
     /// Print JSON
     #[arg(long)]
@@ -218,7 +218,7 @@ fn absolute(path: &str) -> Result<String, String> {
 impl Partition {
     fn request(&self, daemons: &Daemons) -> Result<AgentRequest, Error> {
         let mut pfod = daemons.pfod()?;
-        let gpus = self.gpu.iter().map(|gpu| gpu.uuid(&mut pfod)).collect::<Result<_, _>>()?;
+        let gpus = self.gpus.all().map(|gpu| gpu.uuid(&mut pfod)).collect::<Result<_, _>>()?;
         Ok(AgentRequest::BudgetPartition { uid: self.uid, gpus, partition: self.name.clone() })
     }
 }

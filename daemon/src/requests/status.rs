@@ -86,6 +86,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
         driver_use: gpu.asked.lately(),
         throttle_reasons: reading.held_back.map_or(0, |reasons| reasons.bits()),
         temperature_c: reading.temperature_c,
+        minor: gpu.minor,
         problem: stuck
             .or(failed)
             .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))

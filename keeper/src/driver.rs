@@ -80,9 +80,8 @@ impl Gpu {
         // leased.
         let memory_clocks = device.supported_memory_clocks().ok();
         let memory_clock = memory_clocks.and_then(|clocks| clocks.into_iter().max()).map(Mhz);
-        let mut sm_clocks = memory_clock
-            .and_then(|memory| device::supported_sm_clocks(nvml, &device, memory).ok())
-            .unwrap_or_default();
+        let listed = |memory| device::supported_sm_clocks(nvml, &device, memory).ok();
+        let mut sm_clocks = memory_clock.and_then(listed).unwrap_or_default();
         sm_clocks.sort_unstable();
         let facts = GpuFacts {
             index,

@@ -69,6 +69,9 @@ pub struct ConfigStatus {
     /// Configured names that this node does not have: what the configuration grants to them has no
     /// effect.
     pub unknown_names: Vec<String>,
+    /// Whether the file has been written since: what it says now is not in force.
+    #[serde(default)]
+    pub outdated: bool,
 }
 
 /// One GPU.

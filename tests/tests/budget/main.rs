@@ -312,7 +312,7 @@ fn users_set_no_budget_and_terms_only_as_far_as_they_are_let() {
     training.until_leased(&node);
     let _ = admin(&node, &["budget", "set", "1MW"]);
     for refused in [
-        &["budget", "set", "1W"][..],
+        &["budget", "set", "1MW"][..],
         &["budget", "clear"],
         &["budget", "terms", "--for", "node", "--weight", "2"],
         &["budget", "terms", "--for", "user:0", "--weight", "2"],

@@ -51,11 +51,18 @@ pub(crate) fn known(job: &JobStatus, gpus: &[GpuStatus]) -> Vec<NotInForce> {
     let of_rank = |rank: &RankStatus| {
         let gpu = gpu_of(rank, gpus);
         let suspended = plan.suspended.as_ref().map(|why| format!("the plan is suspended: {why}"));
-        let problem = rank.problem.as_ref().or_else(|| gpu?.problem.as_ref()).cloned();
+        // One that is below its lock is held back, and does no less than its plan says.
+        let astray = gpu.filter(|gpu| is_above(gpu.requested_mhz, gpu.observed_mhz));
+        let problem = rank.problem.as_ref().or_else(|| astray?.problem.as_ref()).cloned();
         let (rank, gpu) = (rank.rank, gpu.map(|gpu| gpu.index));
         suspended.or(problem).map(|why| NotInForce { rank, gpu, why })
     };
     job.ranks.iter().filter_map(of_rank).collect()
+}
+
+/// Whether a GPU runs above its lock.
+fn is_above(requested: Option<Mhz>, observed: Option<Mhz>) -> bool {
+    requested.zip(observed).is_some_and(|(lock, now)| now.0 > lock.0.saturating_add(NEAR_MHZ))
 }
 
 /// What the looks at a GPU have shown.
@@ -67,11 +74,13 @@ struct Looks {
 
 impl Looks {
     fn add(&mut self, requested: Option<Mhz>, observed: Option<Mhz>) {
-        match (requested, observed) {
-            (Some(lock), Some(now)) if now.0 > lock.0.saturating_add(NEAR_MHZ) => self.above += 1,
-            (Some(_), _) => self.is_held = true,
-            // Nothing is locked yet, or the plan locks nothing.
-            (None, _) => {}
+        // Nothing is locked yet, or the plan locks nothing.
+        if requested.is_none() {
+            return;
+        }
+        match is_above(requested, observed) {
+            true => self.above += 1,
+            false => self.is_held = true,
         }
     }
 
@@ -102,7 +111,7 @@ pub(crate) fn look(
             return Ok(missing);
         }
         if began.elapsed() > LOOKED_AT_FOR {
-            return Ok(ignored(&looks, found, &status.gpus));
+            return Ok(not_shown(&looks, found, &status.gpus));
         }
         sleep(LOOK_EVERY);
     }
@@ -119,16 +128,26 @@ fn add(looks: &mut BTreeMap<Rank, Looks>, job: &JobStatus, status: &Status) {
     }
 }
 
-fn ignored(looks: &BTreeMap<Rank, Looks>, job: &JobStatus, gpus: &[GpuStatus]) -> Vec<NotInForce> {
+/// The ranks whose GPU has shown no lock in all of that time, and why, as far as that is known.
+fn not_shown(
+    looks: &BTreeMap<Rank, Looks>,
+    job: &JobStatus,
+    gpus: &[GpuStatus],
+) -> Vec<NotInForce> {
     let of_rank = |rank: &RankStatus| {
-        let looks = looks.get(&rank.rank)?;
+        let looks = looks.get(&rank.rank).filter(|looks| !looks.is_held)?;
         let gpu = gpu_of(rank, gpus)?;
-        let (lock, now) = (gpu.requested_mhz?, gpu.observed_mhz?);
-        let why = format!(
-            "it runs at {now} although pfod has locked {lock}: another program has set its clock, or \
-             the driver ignores the lock"
-        );
-        looks.is_ignored().then_some(NotInForce { rank: rank.rank, gpu: Some(gpu.index), why })
+        let ignores = || {
+            let (lock, now) = (gpu.requested_mhz?, gpu.observed_mhz?);
+            looks.is_ignored().then(|| {
+                format!(
+                    "it runs at {now} although pfod has locked {lock}: another program has set its \
+                     clock, or the driver ignores the lock"
+                )
+            })
+        };
+        let why = gpu.problem.clone().or_else(ignores)?;
+        Some(NotInForce { rank: rank.rank, gpu: Some(gpu.index), why })
     };
     job.ranks.iter().filter_map(of_rank).collect()
 }

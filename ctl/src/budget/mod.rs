@@ -211,7 +211,7 @@ fn ask(daemons: &Daemons, request: AgentRequest) -> Result<BudgetReport, Error> 
 
 /// For how long jobs are looked at that a budget changes, and how often: pfo-agent decides every two
 /// seconds, and the jobs change at their next step.
-const LOOKED_AT_FOR: Duration = Duration::from_secs(5);
+const LOOKED_AT_FOR: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Looks at the jobs of a new budget until it is kept, or some time has passed.
@@ -239,7 +239,8 @@ fn look(daemons: &Daemons, scope: &BudgetScope) -> Result<BudgetReport, Error> {
                 .zip(budget.budget_w)
                 .is_some_and(|(drawn_w, budget_w)| drawn_w <= budget_w)
         });
-        if report.jobs.is_empty() || kept || began.elapsed() > LOOKED_AT_FOR {
+        let runs = status.jobs.iter().any(|job| !job.ranks.is_empty());
+        if !runs || kept || began.elapsed() > LOOKED_AT_FOR {
             return Ok(report);
         }
         sleep(LOOK_EVERY);

@@ -192,7 +192,8 @@ impl AnswerArguments {
         swapped: &Swapped,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let missing = if self.wait { in_force::look(pfod, job)? } else { Vec::new() };
+        let is_done = self.wait && swapped.changed == swapped.ranks && swapped.plan.is_some();
+        let missing = if is_done { in_force::look(pfod, job)? } else { Vec::new() };
         if self.json {
             output.json(swapped)?;
         } else {

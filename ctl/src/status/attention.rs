@@ -89,7 +89,8 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
             let number = plan.number;
             points.push(format!("{name}: plan {number} is suspended: {why}"));
         }
-        if let Some(plan) = job.plan.as_ref().filter(|plan| plan.suspended.is_none()) {
+        let active = job.plan.as_ref().filter(|plan| plan.suspended.is_none());
+        if let Some(plan) = active {
             let missing = in_force::known(job, &status.gpus);
             let number = plan.number;
             let what = |rank| format!("{name}: plan {number}, not in force on {rank}");
@@ -97,7 +98,7 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
         }
         for rank in &job.ranks {
             let name = format!("{name}, rank {}", rank.rank);
-            if let Some(problem) = rank.problem.as_ref().filter(|_| job.plan.is_none()) {
+            if let Some(problem) = rank.problem.as_ref().filter(|_| active.is_none()) {
                 points.push(format!("{name}: {problem}"));
             }
             if rank.misplaced_instructions > 0 {
@@ -240,7 +241,7 @@ fn drifted(drift: &DriftStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{Instruction, Rank, Stage};
+    use pfo_protocol::{Instruction, PlanStatus, Rank, Stage};
 
     use super::*;
 
@@ -255,6 +256,27 @@ mod tests {
         );
         let given_up = GuardStatus { given_up: Some(0.08), ..corrected };
         assert!(guarded(&given_up).unwrap().starts_with("back at default clocks"));
+    }
+
+    #[test]
+    fn a_job_under_limits_of_a_budget_is_said_to_be_slowed_by_them() {
+        let mut status: Status =
+            serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
+        let at = status.jobs.iter().position(|job| !job.ranks.is_empty()).unwrap();
+        let (job, uid) = (status.jobs[at].job.clone(), status.jobs[at].uid);
+        status.jobs[at].ranks.truncate(1);
+        status.jobs[at].ranks[0].gpu_uuid = status.gpus[0].uuid.clone();
+        status.gpus[0].power_limit_w = None;
+        assert_eq!(limited(&job, uid, &status), None);
+        status.gpus[0].power_limit_w = Some(147);
+        let said = limited(&job, uid, &status).unwrap();
+        assert!(said.starts_with("slowed down by pfo's own power limits, for a power budget: "));
+        assert!(said.contains("GPU 0 at 147 W; `pfoctl budget explain "), "{said}");
+        status.jobs[at].plan = Some(PlanStatus {
+            power_limits_w: vec![147],
+            ..crate::status::measured::tests::plan(1)
+        });
+        assert_eq!(limited(&job, uid, &status), None, "its own plan asks for the limit");
     }
 
     #[test]

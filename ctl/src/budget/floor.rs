@@ -10,10 +10,13 @@ use crate::exit::Exit;
 use crate::explained::Explained;
 use crate::status::quantity::watts;
 
-/// What the GPUs of a budget draw on this node with every job as slow as it can be.
+/// What a board draws idle, as a share of its lowest power limit: an H100 70 of 200 W, an A100 54 of 100 W.
+const IDLE_SHARE: f64 = 0.35;
+
+/// What the GPUs of a budget draw on this node even where nothing runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Floor {
-    /// With the lowest power limit of each GPU that a job has, in watts.
+    /// In watts.
     lowest_w: f64,
     gpus: usize,
     /// By which factor steps may take longer at the lowest clock, if jobs run.
@@ -47,7 +50,7 @@ impl fmt::Display for Floor {
         let of_gpus =
             if *gpus == 1 { "its GPU draws".to_owned() } else { format!("its {gpus} GPUs draw") };
         let lowest = watts(*lowest_w);
-        write!(formatter, "is below the {lowest} that {of_gpus} at the lowest on this node")?;
+        write!(formatter, "is below the {lowest} that {of_gpus} idle on this node")?;
         factor.map_or(Ok(()), |factor| {
             write!(
                 formatter,
@@ -85,14 +88,14 @@ impl Floor {
     }
 }
 
-/// What a GPU draws at the least: one without a job what it draws now, and one that takes no limit nothing
-/// that is known.
+/// What a GPU draws idle: one without a job what it draws now, and one with a job that takes no limit
+/// nothing that is known.
 fn lowest_w(gpu: &GpuStatus, pfod: &mut Connection<Pfod>) -> f64 {
     if !gpu.leased {
         return gpu.power_w.unwrap_or(0.0);
     }
     match pfod.ask(Request::PowerLimits(GpuName::Uuid(gpu.uuid.clone()))) {
-        Ok(Response::PowerLimits { lowest_w, .. }) => f64::from(lowest_w),
+        Ok(Response::PowerLimits { lowest_w, .. }) => IDLE_SHARE * f64::from(lowest_w),
         _ => 0.0,
     }
 }
@@ -131,9 +134,9 @@ mod tests {
     fn a_budget_below_its_floor_says_what_it_would_cost() {
         let floor = Floor { lowest_w: 414.0, gpus: 4, factor: Some(6.71) };
         let below = BelowFloor { budget_w: 5.0, floor };
-        insta::assert_snapshot!(below, @"a budget of 5 W is below the 414 W that its 4 GPUs draw at the lowest on this node: every job would run at its lowest clock and power limit, its steps up to 6.7 times as long, and the budget would be exceeded nevertheless");
+        insta::assert_snapshot!(below, @"a budget of 5 W is below the 414 W that its 4 GPUs draw idle on this node: every job would run at its lowest clock and power limit, its steps up to 6.7 times as long, and the budget would be exceeded nevertheless");
         let idle = Floor { lowest_w: 54.0, gpus: 1, factor: None };
         let below = BelowFloor { budget_w: 5.0, floor: idle };
-        insta::assert_snapshot!(below, @"a budget of 5 W is below the 54 W that its GPU draws at the lowest on this node");
+        insta::assert_snapshot!(below, @"a budget of 5 W is below the 54 W that its GPU draws idle on this node");
     }
 }

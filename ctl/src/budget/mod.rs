@@ -66,7 +66,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "POWER", value_parser = pfo_budget::watts)]
     down: Option<f64>,
 
-    /// Set a budget, too, that is below what the GPUs draw at their lowest power limits
+    /// Set a budget, too, that is below what the GPUs draw idle
     #[arg(long)]
     force: bool,
 

@@ -331,10 +331,10 @@ fn a_budget_for_which_a_driver_sets_no_clock_is_no_success() {
         Training::start(&node, FIRST, &user, &["--time-scale", SCALE, "--gpus", "0,1,2,3"]);
     training.until_leased(&node);
     let full_w = drawn_w(&node, 3.0);
-    let _ = admin(&node, &["budget", "set", "1MW"]);
-    node.until_so("the job counts", || budgeted(&node, FIRST).is_some());
+    let _ = admin(&node, &["budget", "set", &format!("{:.0}W", 0.9 * full_w)]);
+    node.until_so("the job is slowed", || is_slowed(&node, FIRST));
     node.machine.fault("nvmlDeviceSetGpuLockedClocks", "no-permission", Some(1));
-    let budget = format!("{:.0}W", 0.8 * full_w);
+    let budget = format!("{:.0}W", 0.75 * full_w);
     let ran = node.pfoctl(&Identity::administrator(), &["budget", "set", &budget]);
     assert_eq!(ran.code, Some(7), "{ran:?}");
     assert!(ran.stderr.contains("not in force on rank 1 (GPU 1): "), "{ran:?}");

@@ -40,3 +40,4 @@ pub use cli::{Arguments, ConfigSource};
 pub use config::Config;
 pub use journal::MESSAGE_IDS;
 pub use life::{AgentError, run};
+pub use settings::check_names;

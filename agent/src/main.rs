@@ -20,6 +20,10 @@ fn main() -> ExitCode {
         }
     };
     if arguments.check_config {
+        if let Err(why) = pfo_agent::check_names(&config) {
+            eprintln!("pfo-agent: {why}");
+            return CONFIG.into();
+        }
         let _ = writeln!(io::stdout(), "{}", arguments.source.found());
         return ExitCode::SUCCESS;
     }

@@ -29,6 +29,13 @@ impl Settings {
         Self { config, authority }
     }
 
+    /// That this node has every group that the configuration names.
+    fn check_names(&self) -> Result<(), String> {
+        let unknown = self.authority.unknown_names().first();
+        let why = |name| format!("the configuration names what this node does not know: {name}");
+        unknown.map_or(Ok(()), |name| Err(why(name)))
+    }
+
     fn report(&self) {
         let file = self.config.file.as_ref().map(|file| file.display().to_string());
         tracing::info!("{} is in force", file.as_deref().unwrap_or("the default configuration"));
@@ -45,6 +52,14 @@ impl Settings {
         let limit = |percent: u32| Limit { share: f64::from(percent) / 100.0, steps: steps.get() };
         Limits { slow: limit(slow_percent.get()), drift: limit(drift_percent.get()) }
     }
+}
+
+/// That this node has every group that a configuration names.
+///
+/// # Errors
+/// In words, if it has not.
+pub fn check_names(config: &Config) -> Result<(), String> {
+    Settings::new(config.clone(), &NodeAccounts).check_names()
 }
 
 impl InForce {
@@ -81,11 +96,7 @@ impl InForce {
             );
         }
         let settings = Settings::new(config, &NodeAccounts);
-        // A group that cannot be looked up now still has its members.
-        let uncertain = settings.authority.unknown_names().iter().find(|name| name.is_uncertain());
-        match uncertain {
-            Some(name) => Err(format!("the accounts of this node cannot be read now: {name}")),
-            None => Ok(settings),
-        }
+        settings.check_names()?;
+        Ok(settings)
     }
 }

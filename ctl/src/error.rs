@@ -6,6 +6,7 @@ use std::io;
 use pfo_planner::PlanError;
 
 use crate::arguments::{GpuArgumentError, NoSuchJob};
+use crate::budget::BelowFloor;
 use crate::daemons::ConnectionError;
 use crate::exit::Exit;
 use crate::explained::Explained;
@@ -31,6 +32,7 @@ pub(crate) enum Error {
     Job(#[from] NoSuchJob),
     Trial(#[from] TrialError),
     Profile(#[from] ProfileError),
+    Budget(#[from] BelowFloor),
     P2p(#[from] P2pError),
     Observe(#[from] ObserveError),
     OwnJob(#[from] OwnJobError),
@@ -63,6 +65,7 @@ impl Error {
             Self::Job(error) => error,
             Self::Trial(error) => error,
             Self::Profile(error) => error,
+            Self::Budget(error) => error,
             Self::P2p(error) => error,
             Self::Observe(error) => error,
             Self::OwnJob(error) => error,

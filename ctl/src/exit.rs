@@ -24,6 +24,8 @@ pub(crate) enum Exit {
     NothingKept = 5,
     /// A plan was kept that most likely, but not certainly, is within the allowed slowdown.
     KeptUncertain = 6,
+    /// A daemon accepted the request, and a GPU's driver has not done it.
+    NotInForce = 7,
     /// Ctrl-C ended a wait, which ends nothing else, or a measurement, after which the job returns
     /// to default clocks.
     Interrupted = 130,
@@ -39,6 +41,7 @@ Exit codes:
   4    refused: not authorised, or the request does not fit the job or the GPU
   5    nothing kept: no plan saves energy within the allowed slowdown
   6    kept, but not certain: the plan most likely is within the allowed slowdown
+  7    not in force: pfod accepted the request, and the driver of a GPU did not do it
   130  interrupted: a wait was abandoned, or a measurement stopped and default
        clocks restored";
 
@@ -51,6 +54,7 @@ impl Exit {
             | RefusalCode::DriverUnavailable
             | RefusalCode::Internal => Self::Failed,
             RefusalCode::ShuttingDown => Self::Unreachable,
+            RefusalCode::NotInForce => Self::NotInForce,
             _ => Self::Refused,
         }
     }
@@ -76,6 +80,7 @@ mod tests {
             Exit::Refused,
             Exit::NothingKept,
             Exit::KeptUncertain,
+            Exit::NotInForce,
             Exit::Interrupted,
         ] {
             let number = format!("  {:<5}", exit as u8);

@@ -4,6 +4,7 @@ use clap::Args;
 use pfo_protocol::GpuStatus;
 use serde::Serialize;
 
+use crate::arguments::DeviceFile;
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -12,7 +13,7 @@ use crate::status::table::{Cell, Table};
 /// List the GPUs of this node by every name that commands take
 #[derive(Args)]
 pub(crate) struct Gpus {
-    /// Print JSON: an array with the driver's index, UUID, PCI bus id and model of each
+    /// Print JSON: an array with the driver's index, UUID, PCI bus id, device file and model of each
     #[arg(long)]
     json: bool,
 }
@@ -39,6 +40,8 @@ struct NamedGpu {
     index: u32,
     uuid: String,
     pci_bus_id: String,
+    /// By which schedulers count.
+    device: Option<String>,
     model: String,
 }
 
@@ -48,6 +51,7 @@ impl NamedGpu {
             index: gpu.index,
             uuid: gpu.uuid.to_string(),
             pci_bus_id: gpu.pci_bus_id.to_string(),
+            device: DeviceFile::of(gpu).map(|device| device.to_string()),
             model: gpu.model.clone(),
         }
     }
@@ -57,12 +61,14 @@ fn render(gpus: &[NamedGpu], look: Look) -> String {
     if gpus.is_empty() {
         return "This node has no GPUs.\n".to_owned();
     }
-    let mut table = Table::new(look).right("GPU").left("UUID").left("PCI bus id").left("Model");
+    let mut table = Table::new(look).right("GPU").left("UUID").left("PCI bus id");
+    table = table.left("Device file").left("Model");
     for gpu in gpus {
         table.row([
             Cell::number(gpu.index),
             Cell::text(&gpu.uuid),
             Cell::text(&gpu.pci_bus_id),
+            Cell::text(gpu.device.as_deref().unwrap_or("-")),
             Cell::text(&gpu.model),
         ]);
     }

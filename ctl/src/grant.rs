@@ -3,10 +3,10 @@
 
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use pfo_protocol::{GpuGrant, GpuName, Request, Response, Uid};
 
-use crate::arguments::{GpuArgument, GpuArgumentError};
+use crate::arguments::{GpuArgumentError, GpuArguments};
 use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
 use crate::lease::now_unix_s;
@@ -21,14 +21,14 @@ use crate::user;
 /// files. What the configuration says about the user still holds. Leases that others have on these
 /// GPUs end. A restart of pfod changes nothing. For administrators, and for the prolog of a scheduler.
 #[derive(Args)]
+#[command(group = ArgGroup::new("gpus").required(true).multiple(true).args(["gpu", "device"]))]
 pub(crate) struct Grant {
     /// The user, by name or number
     #[arg(long, value_name = "USER", value_parser = user::parse)]
     uid: Uid,
 
-    /// A GPU, by index, UUID or PCI bus id; may be given several times
-    #[arg(long, value_name = "GPU", required = true)]
-    gpu: Vec<GpuArgument>,
+    #[command(flatten)]
+    gpus: GpuArguments,
 
     /// When the grant ends: `job-end` means with `pfoctl revoke-grant`; a time from now such as
     /// 90min, 12h or 2d; or @ and seconds since 1970, as in `SLURM_JOB_END_TIME`
@@ -45,15 +45,14 @@ pub(crate) struct Grant {
 /// Training continues at default clocks. Grants of other users stay, so an epilog that comes late
 /// takes nothing from the next job. For administrators, and for the epilog of a scheduler.
 #[derive(Args)]
-#[command(group = clap::ArgGroup::new("which").required(true).multiple(true).args(["uid", "gpu"]))]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["uid", "gpu", "device"]))]
 pub(crate) struct RevokeGrant {
     /// Only grants of this user, by name or number
     #[arg(long, value_name = "USER", value_parser = user::parse)]
     uid: Option<Uid>,
 
-    /// Only grants of this GPU, by index, UUID or PCI bus id; may be given several times
-    #[arg(long, value_name = "GPU")]
-    gpu: Vec<GpuArgument>,
+    #[command(flatten)]
+    gpus: GpuArguments,
 
     /// Print JSON: an array of the grants that have ended
     #[arg(long)]
@@ -101,7 +100,7 @@ impl Until {
 impl Grant {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let mut pfod = daemons.pfod()?;
-        let (uid, gpus) = (self.uid, resolve(&self.gpu, &mut pfod)?);
+        let (uid, gpus) = (self.uid, resolve(&self.gpus, &mut pfod)?);
         let until_unix_s = self.until.unix_s(now_unix_s());
         let granted = ask(Request::Grant { uid, gpus, until_unix_s }, &mut pfod)?;
         if self.json {
@@ -114,7 +113,7 @@ impl Grant {
 impl RevokeGrant {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let mut pfod = daemons.pfod()?;
-        let gpus = resolve(&self.gpu, &mut pfod)?;
+        let gpus = resolve(&self.gpus, &mut pfod)?;
         let ended = ask(Request::GrantRevoke { uid: self.uid, gpus }, &mut pfod)?;
         if self.json {
             return output.json(&ended);
@@ -127,10 +126,10 @@ impl RevokeGrant {
 }
 
 fn resolve(
-    gpus: &[GpuArgument],
+    gpus: &GpuArguments,
     pfod: &mut Connection<Pfod>,
 ) -> Result<Vec<GpuName>, GpuArgumentError> {
-    gpus.iter().map(|gpu| gpu.resolve(pfod)).collect()
+    gpus.all().map(|gpu| gpu.resolve(pfod)).collect()
 }
 
 fn ask(request: Request, pfod: &mut Connection<Pfod>) -> Result<Vec<GpuGrant>, Error> {

@@ -4,12 +4,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use pfo_protocol::{
-    GpuGrant, JobName, JobSelector, LeaseStatus, LeaseTarget, NameError, Request, Response,
-    RevocationStatus, Uid,
+    GpuGrant, JobName, JobSelector, LeaseStatus, LeaseTarget, Request, Response, RevocationStatus,
+    Uid,
 };
 use serde::Serialize;
 
-use crate::arguments::{GpuArgument, GpuArgumentError, Indices};
+use crate::arguments::{GpuArgument, GpuArgumentError, Indices, NoGpuName};
 use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
 use crate::grant;
@@ -67,21 +67,21 @@ enum Name {
 }
 
 /// A job may have nearly any name. A name that a GPU could have is taken for one.
-fn parse_name(text: &str) -> Result<Name, NameError> {
+fn parse_name(text: &str) -> Result<Name, NoGpuName> {
     match text.split_once(':') {
         Some(("gpu", number)) if index(number).is_some() => return number.parse().map(Name::Gpu),
-        Some(("job", number)) if index(number).is_some() => return number.parse().map(Name::Job),
+        Some(("job", number)) if index(number).is_some() => return Ok(Name::Job(number.parse()?)),
         _ => {}
     }
     if let Some(index) = index(text) {
-        return text.parse().map(|job| Name::Either(job, index));
+        return Ok(Name::Either(text.parse()?, index));
     }
     let hexadecimal = |c: char| c.is_ascii_hexdigit() || ":.".contains(c);
     let bus_id = text.matches(':').count() == 2 && text.chars().all(hexadecimal);
     if text.starts_with("GPU-") || bus_id {
         text.parse().map(Name::Gpu)
     } else {
-        text.parse().map(Name::Job)
+        Ok(Name::Job(text.parse()?))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use crate::exit::Exit;
 use crate::explained::Explained;
+use crate::in_force::NotInForce;
+use crate::text::harmless;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadOutcome {
@@ -13,6 +15,8 @@ pub(crate) enum BadOutcome {
     ConfigRefused(String),
     #[error("{changed} of {ranks} ranks changed at step {step}; the others ended before")]
     NotAllChanged { changed: u32, ranks: u32, step: u64 },
+    #[error("{}", not_in_force(.0))]
+    NotInForce(Vec<NotInForce>),
     #[error("{late} of {nodes} nodes ran something else from step {step} on")]
     LateNodes { late: u32, nodes: u32, step: u64 },
     #[error("{}", wrong(*.count))]
@@ -26,6 +30,11 @@ fn any_of(gpus: usize) -> String {
         1 => "this GPU".to_owned(),
         gpus => format!("any of the {gpus} GPUs"),
     }
+}
+
+fn not_in_force(ranks: &[NotInForce]) -> String {
+    let ranks: Vec<_> = ranks.iter().map(ToString::to_string).collect();
+    harmless(&format!("not in force on {}", ranks.join("; "))).into_owned()
 }
 
 fn wrong(count: usize) -> String {
@@ -46,6 +55,7 @@ impl Explained for BadOutcome {
     fn exit(&self) -> Exit {
         match self {
             Self::NoLease { .. } => Exit::Refused,
+            Self::NotInForce(_) => Exit::NotInForce,
             Self::NotRestored { .. }
             | Self::ConfigRefused(_)
             | Self::NotAllChanged { .. }
@@ -63,6 +73,10 @@ impl Explained for BadOutcome {
             }
             Self::ConfigRefused(_) => {
                 "the configuration before it stays in force; correct the file and reload"
+            }
+            Self::NotInForce(_) => {
+                "pfod tries again at each step, and `pfoctl status` shows the reason until it succeeds; \
+                 `pfoctl doctor` checks pfod's rights and the driver"
             }
             Self::NotAllChanged { .. } | Self::LateNodes { .. } => {
                 "`pfoctl status` shows what runs now"

@@ -38,7 +38,7 @@ impl Reload {
 
 fn effects(reloaded: &Reloaded) -> String {
     let Reloaded { config, ended, suspended } = reloaded;
-    let ConfigStatus { file, refused, restart_needed_for, unknown_names } = config;
+    let ConfigStatus { file, refused, restart_needed_for, unknown_names, outdated: _ } = config;
     if refused.is_some() {
         return String::new();
     }

@@ -161,7 +161,7 @@ fn cells(row: &SavingsRow, tariff: &Tariff) -> Vec<Cell> {
             Cell::text(watt_hours(saved.estimate_j)).tone(Tone::Good)
         }
         Some(saved) => Cell::text(watt_hours(saved.estimate_j)).tone(Tone::Bad),
-        None => Cell::text("not shown"),
+        None => Cell::text("not proven"),
     };
     let interval = savings.saved.map(|SavedEnergy { low_j, high_j, .. }| {
         format!("{} to {}", watt_hours(low_j), watt_hours(high_j))

@@ -82,7 +82,9 @@ impl JobCommand {
             false => answer.wait_for(&mut agent, request, job.name())?,
         };
         match response {
-            AgentResponse::Swapped(swapped) => answer.print(&job, &swapped, output),
+            AgentResponse::Swapped(swapped) => {
+                answer.print((&mut daemons.pfod()?, &job), &swapped, output)
+            }
             AgentResponse::FleetSwapped(swapped) => fleet::print(&job, swapped, &answer, output),
             other => Err(agent.unexpected(&other).into()),
         }

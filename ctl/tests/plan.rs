@@ -10,8 +10,8 @@ use crate::ran::Ran;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
-    ClockTable, Instruction, JobSelector, Mhz, PlanStatus, PlannedUnit, Refusal, RefusalCode,
-    Request, Response, SwapTarget, Swapped, Uid, Unit,
+    ClockTable, Instruction, JobSelector, Mhz, PlanStatus, PlannedUnit, RefusalCode, Request,
+    Response, SwapTarget, Swapped, Uid, Unit,
 };
 
 const PLAN: &[u8] =
@@ -36,7 +36,10 @@ fn plan_status() -> PlanStatus {
 fn willing(changed: u32) -> FakeDaemon {
     FakeDaemon::answering(move |request| match request {
         Request::PlanLoad { .. } => Response::Loaded(plan_status()),
-        Request::Status => Response::Refused(Refusal::new(RefusalCode::Internal, "no status", "")),
+        Request::Status => {
+            let golden = include_str!("golden/status.json");
+            Response::Status(Box::new(serde_json::from_str(golden).unwrap()))
+        }
         Request::PlanSwap { target, .. } => Response::Swapped(Swapped {
             plan: (*target != SwapTarget::DefaultClocks).then(plan_status),
             step: 40,
@@ -108,9 +111,12 @@ fn without_a_plan_the_loaded_one_the_previous_one_or_none_is_swapped_to() {
     let target = |arguments: &[&str]| {
         let ran = daemon.run(arguments);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        match daemon.request() {
-            Request::PlanSwap { target, wait, .. } => (target, wait),
-            other => panic!("{other:?}"),
+        loop {
+            match daemon.request() {
+                Request::PlanSwap { target, wait, .. } => return (target, wait),
+                Request::Status => {}
+                other => panic!("{other:?}"),
+            }
         }
     };
     assert_eq!(target(&["plan", "swap", "gpt"]), (SwapTarget::Loaded, false));

@@ -15,6 +15,7 @@ fn the_effects_of_a_reload_are_printed() {
             refused: None,
             restart_needed_for: vec!["paths.ledger".to_owned()],
             unknown_names: vec!["user zoe (line 31)".to_owned()],
+            outdated: false,
         },
         ended: vec!["job a, rank 0, process 7: no".to_owned()],
         suspended: vec!["job b, plan 2: \u{1b}[2J".to_owned()],

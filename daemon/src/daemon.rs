@@ -20,7 +20,7 @@ use crate::front::{Passed, talk};
 use crate::gpu::{watch_clocks, watch_driver};
 use crate::host::journal;
 use crate::node::Node;
-use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown, watch_grants};
+use crate::requests::{look_up_names_again, reload, watch_grants};
 use crate::session::resume;
 
 /// How long sessions that are just opening have to be kept by systemd when the daemon stops.
@@ -140,8 +140,11 @@ fn begin_watches(node: &Arc<Node>) {
             tracing::error!("{why}; waiting for the driver");
         }
     }));
-    let config = config_status(node);
-    warn_of_unknown(&config.unknown_names);
+    for name in node.settings().authority.unknown_names() {
+        tracing::warn!(
+            "this node has no {name}: what the configuration grants to it has no effect"
+        );
+    }
     for key in node.settings().config.moved_keys() {
         tracing::warn!("{key} is ignored: it belongs in /etc/pfo/agent.toml");
     }

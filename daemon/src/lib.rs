@@ -28,3 +28,4 @@ pub use cli::{Arguments, ConfigSource};
 pub use daemon::{DaemonError, restore_only, run};
 pub use host::journal::MESSAGE_IDS;
 pub use pfo_policy::Config;
+pub use requests::resolved;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pfo_service::{begin_log, report_panics};
-use pfod::{Arguments, DaemonError, MESSAGE_IDS, restore_only, run};
+use pfod::{Arguments, DaemonError, MESSAGE_IDS, resolved, restore_only, run};
 
 /// Some clocks could not be reached (`EX_UNAVAILABLE` of sysexits.h).
 const UNAVAILABLE: u8 = 69;
@@ -21,16 +21,14 @@ fn main() -> ExitCode {
     } else {
         arguments.source.read()
     };
-    let config = match config {
-        Ok(config) => config,
-        Err(error) => {
-            eprintln!("pfod: {error}");
-            return CONFIG.into();
-        }
+    let Ok(config) = config.map_err(|error| eprintln!("pfod: {error}")) else {
+        return CONFIG.into();
     };
     if arguments.check_config {
-        let _ = writeln!(io::stdout(), "{}", config.found());
-        return ExitCode::SUCCESS;
+        let found = config.found();
+        let checked = resolved(config).map(|_| writeln!(io::stdout(), "{found}"));
+        let is_right = checked.map_err(|why| eprintln!("pfod: {why}")).is_ok();
+        return if is_right { ExitCode::SUCCESS } else { CONFIG.into() };
     }
     begin_log("pfod", &MESSAGE_IDS);
     report_panics();

@@ -103,6 +103,8 @@ pub enum TuneError {
         job: JobName,
         /// Why.
         why: String,
+        /// Whether it was not somebody, but the driver of a GPU that does not do what is asked of it.
+        not_in_force: bool,
     },
     /// Somebody else ended the sweep.
     #[error("the sweep of job {job} was stopped")]
@@ -147,6 +149,7 @@ impl TuneError {
             Self::Unexpected(_) | Self::ClockTable(_) => RefusalCode::Internal,
             Self::NoEnergy { .. } | Self::NoEnergyCounter { .. } => RefusalCode::GpuUnavailable,
             Self::SweepStopped { .. } => RefusalCode::UnknownJob,
+            Self::SweepPaused { not_in_force: true, .. } => RefusalCode::NotInForce,
             _ => RefusalCode::Malformed,
         }
     }
@@ -171,6 +174,9 @@ impl TuneError {
                 "figures of different ranks cannot be compared; measure again"
             }
             Self::TooLong { .. } => "see in `pfoctl status` whether it trains",
+            Self::SweepPaused { not_in_force: true, .. } => {
+                "`pfoctl doctor` checks pfod's rights and the driver; `pfoctl profile resume` tries again"
+            }
             Self::SweepPaused { .. } => "`pfoctl profile resume` continues it, `stop` ends it",
             Self::SweepStopped { .. } => "`pfoctl tune` again begins another one",
             Self::Refused(_)

@@ -71,26 +71,28 @@ impl Gpu {
         let device = nvml.device_by_index(index).map_err(failed("finding it"))?;
         let uuid = device.uuid().map_err(failed("reading its UUID"))?;
         let pci = device.pci_info().map_err(failed("reading its PCI bus id"))?;
+        // A driver's name need not be text. What pfo measured is kept by model.
+        let model = match device.name() {
+            Err(NvmlError::Utf8Error(_)) => format!("PCI device {:08X}", pci.pci_device_id),
+            name => name.map_err(failed("reading its model"))?,
+        };
         // A GPU whose clocks cannot be listed is still listed itself, and refused when it is
         // leased.
         let memory_clocks = device.supported_memory_clocks().ok();
         let memory_clock = memory_clocks.and_then(|clocks| clocks.into_iter().max()).map(Mhz);
-        let mut sm_clocks = memory_clock
-            .and_then(|memory| device::supported_sm_clocks(nvml, &device, memory).ok())
-            .unwrap_or_default();
+        let listed = |memory| device::supported_sm_clocks(nvml, &device, memory).ok();
+        let mut sm_clocks = memory_clock.and_then(listed).unwrap_or_default();
         sm_clocks.sort_unstable();
         let facts = GpuFacts {
             index,
             uuid: uuid.try_into().map_err(name)?,
             pci_bus_id: pci.bus_id.try_into().map_err(name)?,
-            model: device.name().map_err(failed("reading its model"))?,
+            model,
             sm_clocks,
             memory_clock,
-            power_limits: device.power_management_limit_constraints().ok().map(|board| {
-                LimitRange {
-                    lowest: Milliwatts(board.min_limit),
-                    highest: Milliwatts(board.max_limit),
-                }
+            power_limits: device.power_management_limit_constraints().ok().map(|set| LimitRange {
+                lowest: Milliwatts(set.min_limit),
+                highest: Milliwatts(set.max_limit),
             }),
             default_power_limit: device.power_management_limit_default().ok().map(Milliwatts),
             minor: device.minor_number().ok(),

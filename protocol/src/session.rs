@@ -192,6 +192,8 @@ pub enum RefusalCode {
     NoProcess,
     /// The lease was revoked and the revocation still stands.
     Revoked,
+    /// The driver does not do what a trial asks of it. From the agent alone, and never to a session.
+    NotInForce,
 }
 
 /// A refusal: what is wrong, with the value, and the remedy.

@@ -71,6 +71,9 @@ pub struct ConfigStatus {
     /// Configured names that this node does not have: what the configuration grants to them has no
     /// effect.
     pub unknown_names: Vec<String>,
+    /// Whether the file has been written since: what it says now is not in force.
+    #[serde(default)]
+    pub outdated: bool,
 }
 
 /// One GPU.
@@ -109,6 +112,9 @@ pub struct GpuStatus {
     pub throttle_reasons: u64,
     /// The temperature that the driver reports, in degrees Celsius.
     pub temperature_c: Option<u32>,
+    /// The number of its device file, `nvidiaN`, by which schedulers count; none if it has no such file.
+    #[serde(default)]
+    pub minor: Option<u32>,
 }
 
 /// Who holds a lease.

@@ -12,7 +12,7 @@ use crate::clock_table::ClockRange;
 use crate::error::SimError;
 use crate::fault::{ArmedFault, Fault, FaultSlot, FaultSlotCount};
 use crate::gpu_state::{Activity, Board, GpuProcess, GpuState};
-use crate::identity::{GpuUuid, PciBusId};
+use crate::identity::{self, GpuUuid, PciBusId};
 use crate::model::{GpuModel, ModelFacts};
 use crate::occupation::DriverTime;
 use crate::set_call::SetCall;
@@ -202,6 +202,11 @@ impl<'d> Gpu<'d> {
     /// Its index.
     pub fn index(self) -> usize {
         self.index
+    }
+
+    /// The minor number of its device file.
+    pub fn minor(self) -> u32 {
+        identity::minor(self.index, self.driver.turns.len())
     }
 
     pub(crate) fn driver(self) -> &'d Driver {

@@ -30,6 +30,10 @@ pub enum FaultKind {
     Latency(Duration),
     /// It does nothing and returns this.
     Refuse(NvmlResult),
+    /// It does nothing and says that it has: on a setter only.
+    Ignore,
+    /// The text that it returns is not UTF-8.
+    Garble,
 }
 
 impl FromStr for FaultKind {
@@ -45,6 +49,12 @@ impl FromStr for FaultKind {
         }
         if text == "crash" {
             return Ok(Self::Crash);
+        }
+        if text == "ignored" {
+            return Ok(Self::Ignore);
+        }
+        if text == "garbled" {
+            return Ok(Self::Garble);
         }
         if let Some(ms) = text.strip_prefix("latency:") {
             let ms: f64 = ms.parse().map_err(|_| wrong("the latency is not a number of ms"))?;
@@ -66,6 +76,8 @@ impl fmt::Display for FaultKind {
             Self::Crash => f.write_str("crash"),
             Self::Latency(latency) => write!(f, "latency:{}", latency.as_secs_f64() * 1e3),
             Self::Refuse(result) => f.write_str(&result.kebab()),
+            Self::Ignore => f.write_str("ignored"),
+            Self::Garble => f.write_str("garbled"),
         }
     }
 }
@@ -145,6 +157,8 @@ const HANG: u32 = 1;
 const LATENCY: u32 = 2;
 const REFUSE: u32 = 3;
 const CRASH: u32 = 4;
+const IGNORE: u32 = 5;
+const GARBLE: u32 = 6;
 
 /// A fault in the state file. Armed and cleared under the header's lock, read and counted without.
 #[repr(C)]
@@ -173,6 +187,8 @@ impl FaultSlot {
             FaultKind::Crash => (CRASH, 0),
             FaultKind::Latency(latency) => (LATENCY, latency.as_nanos() as u64),
             FaultKind::Refuse(result) => (REFUSE, u64::from(result.number())),
+            FaultKind::Ignore => (IGNORE, 0),
+            FaultKind::Garble => (GARBLE, 0),
         };
         self.gpu.store(fault.gpu.map_or(NONE, |gpu| gpu as u32), Ordering::Relaxed);
         self.kind.store(kind, Ordering::Relaxed);
@@ -202,6 +218,8 @@ impl FaultSlot {
             HANG => FaultKind::Hang,
             CRASH => FaultKind::Crash,
             LATENCY => FaultKind::Latency(Duration::from_nanos(argument)),
+            IGNORE => FaultKind::Ignore,
+            GARBLE => FaultKind::Garble,
             _ => FaultKind::Refuse(NvmlResult::from_number(argument as u32)),
         };
         let mut function = [0; NAME_BYTES];
@@ -277,6 +295,8 @@ mod tests {
         for kind in [
             "hang",
             "crash",
+            "ignored",
+            "garbled",
             "latency:50",
             "latency:0.5",
             "no-permission",

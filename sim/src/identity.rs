@@ -40,6 +40,11 @@ impl GpuUuid {
     }
 }
 
+/// The minor number of a GPU's device file, among so many GPUs. As on many boards, it is not the index.
+pub(crate) fn minor(gpu: usize, count: usize) -> u32 {
+    ((gpu + 1) % count) as u32
+}
+
 impl fmt::Display for GpuUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (high, low) = (self.high, self.low);
@@ -56,10 +61,12 @@ impl fmt::Display for GpuUuid {
 }
 
 impl PciBusId {
-    /// The place of a GPU: buses ascend, domain after domain.
-    pub(crate) fn of(gpu: usize) -> Self {
+    /// The place of a GPU among so many. Buses descend, so that no order of places is that of indices.
+    pub(crate) fn of(gpu: usize, count: usize) -> Self {
         const PER_DOMAIN: usize = 16;
-        Self { domain: (gpu / PER_DOMAIN) as u16, bus: 7 + 8 * (gpu % PER_DOMAIN) as u8, device: 0 }
+        let place = count - 1 - gpu;
+        let bus = 7 + 8 * (place % PER_DOMAIN) as u8;
+        Self { domain: (place / PER_DOMAIN) as u16, bus, device: 0 }
     }
 
     /// With a domain of four digits, as older interfaces write it.
@@ -128,17 +135,23 @@ mod tests {
     }
 
     #[test]
-    fn bus_ids_ascend_and_are_read_back_in_all_their_forms() {
-        assert_eq!(PciBusId::of(0).to_string(), "00000000:07:00.0");
-        assert_eq!(PciBusId::of(1).to_string(), "00000000:0F:00.0");
-        assert_eq!(PciBusId::of(16).to_string(), "00000001:07:00.0");
+    fn minors_are_a_permutation_that_is_no_index_nor_its_own_inverse() {
+        let minors = |count| (0..count).map(|gpu| minor(gpu, count)).collect::<Vec<_>>();
+        assert_eq!((minors(1), minors(2), minors(4)), (vec![0], vec![1, 0], vec![1, 2, 3, 0]));
+    }
+
+    #[test]
+    fn bus_ids_descend_and_are_read_back_in_all_their_forms() {
+        assert_eq!(PciBusId::of(1, 2).to_string(), "00000000:07:00.0");
+        assert_eq!(PciBusId::of(0, 2).to_string(), "00000000:0F:00.0");
+        assert_eq!(PciBusId::of(0, 17).to_string(), "00000001:07:00.0");
         for gpu in 0..64 {
-            let id = PciBusId::of(gpu);
+            let id = PciBusId::of(gpu, 64);
             assert_eq!(id.to_string().to_lowercase().parse(), Ok(id));
             assert_eq!(id.short().parse(), Ok(id));
             assert_eq!(PciBusId::from_word(id.to_word()), id);
         }
-        assert_eq!("0f:00".parse(), Ok(PciBusId::of(1)));
+        assert_eq!("0f:00".parse(), Ok(PciBusId::of(0, 2)));
         for text in ["", "7", "0:7:0.1", "0:7:0:0", "0:100:0", "x:7:0"] {
             assert_eq!(text.parse::<PciBusId>(), Err(NotABusId), "{text}");
         }

@@ -181,7 +181,7 @@ impl MachinePlan {
             for (gpu, (block, model)) in state.gpus().iter().zip(&self.gpus.0).enumerate() {
                 let uuid = GpuUuid::of(self.seed, gpu);
                 block.model.store(model.number(), Ordering::Relaxed);
-                block.pci.store(PciBusId::of(gpu).to_word(), Ordering::Relaxed);
+                block.pci.store(PciBusId::of(gpu, self.gpus.0.len()).to_word(), Ordering::Relaxed);
                 block.uuid[0].store(uuid.high, Ordering::Relaxed);
                 block.uuid[1].store(uuid.low, Ordering::Relaxed);
                 block.serial.store(uuid.serial(), Ordering::Relaxed);

@@ -20,7 +20,10 @@ fn a_gpu_is_found_by_index_uuid_and_bus_id_and_is_always_the_same() {
         }
         let first = nvml.device_by_index(0).unwrap();
         assert_eq!(first.name().unwrap(), "NVIDIA A100-SXM4-40GB");
-        assert_eq!(first.pci_info().unwrap().bus_id, "00000000:07:00.0");
+        assert_eq!(first.pci_info().unwrap().bus_id, "00000000:17:00.0");
+        let minors =
+            [0, 1, 2].map(|gpu| nvml.device_by_index(gpu).unwrap().minor_number().unwrap());
+        assert_eq!(minors, [1, 2, 0]);
         assert_eq!(first.architecture().unwrap(), DeviceArchitecture::Ampere);
         assert_eq!(first.memory_info().unwrap().total, 40 << 30);
     });

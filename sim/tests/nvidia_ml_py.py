@@ -32,7 +32,7 @@ refused(nvml.NVML_ERROR_NOT_FOUND, nvml.nvmlDeviceGetHandleByUUID, "GPU-none")
 assert nvml.nvmlDeviceGetName(a100) == "NVIDIA A100-SXM4-40GB"
 uuid = nvml.nvmlDeviceGetUUID(v100)
 assert nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetHandleByUUID(uuid)) == 2
-assert nvml.nvmlDeviceGetPciInfo(a100).busId == "00000000:07:00.0"
+assert nvml.nvmlDeviceGetPciInfo(a100).busId == "00000000:17:00.0"
 assert nvml.nvmlDeviceGetCudaComputeCapability(v100) == (7, 0)
 assert nvml.nvmlDeviceGetSupportedMemoryClocks(a100) == [1215]
 clocks = nvml.nvmlDeviceGetSupportedGraphicsClocks(v100, 877)

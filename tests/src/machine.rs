@@ -107,7 +107,7 @@ impl Machine {
     /// The device file of a GPU.
     #[must_use]
     pub fn device(&self, index: usize) -> PathBuf {
-        self.devices().join(format!("nvidia{index}"))
+        self.devices().join(format!("nvidia{}", self.gpu(index).minor()))
     }
 
     /// Takes the device file of a GPU away from every user but root, or gives it back.

@@ -140,17 +140,18 @@ impl Slurm {
         self.node.debian.run_as(user, &format!("srun --quiet {step}"))
     }
 
-    /// The leases that the ranks of a job were given so far: rank and index of the GPU.
+    /// The leases that the ranks of a job were given so far: rank and number of the GPU's device file.
     #[must_use]
     pub fn leases(&self, job: &str) -> Vec<(u32, usize)> {
         let machine = &self.node.machine;
-        let index = |uuid: &str| (0..MINORS.len()).find(|gpu| machine.uuid(*gpu).as_str() == uuid);
+        let named = |uuid: &str| (0..MINORS.len()).find(|gpu| machine.uuid(*gpu).as_str() == uuid);
+        let minor = |uuid: &str| machine.gpu(named(uuid).unwrap()).minor() as usize;
         let entries = self.node.debian.leases(job);
         let mut leases: Vec<_> = entries
             .iter()
             .map(|entry| {
                 let text = |name: &str| entry[name].as_str().unwrap().to_owned();
-                (text("PFO_RANK").parse().unwrap(), index(&text("PFO_GPU_UUID")).unwrap())
+                (text("PFO_RANK").parse().unwrap(), minor(&text("PFO_GPU_UUID")))
             })
             .collect();
         leases.sort_unstable();

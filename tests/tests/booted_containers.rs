@@ -58,20 +58,18 @@ impl Node {
         let debian = Container::boot(Debian::TrixieWithPodman)?;
         debian.install_pfo("4xA40");
         let gpus = debian.simulated_gpus();
-        let gpus: Vec<_> =
-            gpus.iter().map(|gpu| gpu["uuid"].as_str().unwrap().to_owned()).collect();
         let mut devices = Vec::new();
-        for (gpu, (uuid, minor)) in gpus.iter().zip(MINORS).enumerate() {
-            debian
-                .run(&format!(
-                    "rm --force /dev/nvidia{gpu} && mknod --mode=666 /dev/nvidia{gpu} c 1 {minor}"
-                ))
-                .printed();
+        for (gpu, minor) in gpus.iter().zip(MINORS) {
+            let device = format!("/dev/nvidia{}", gpu["minor"]);
+            let make = format!("rm --force {device} && mknod --mode=666 {device} c 1 {minor}");
+            debian.run(&make).printed();
             devices.push(serde_json::json!({
-                "name": uuid,
-                "containerEdits": {"deviceNodes": [{"path": format!("/dev/nvidia{gpu}")}]},
+                "name": gpu["uuid"],
+                "containerEdits": {"deviceNodes": [{"path": device}]},
             }));
         }
+        let gpus: Vec<_> =
+            gpus.iter().map(|gpu| gpu["uuid"].as_str().unwrap().to_owned()).collect();
         // As nvidia-ctk writes it.
         let specification = serde_json::json!({
             "cdiVersion": "0.5.0",

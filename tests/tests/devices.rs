@@ -101,7 +101,7 @@ fn only_the_device_file_of_the_gpu_proves_that_a_process_was_given_it() {
     assert!(!leases(&node, &[open(&node.machine.device(1))]), "the file of another GPU");
     assert!(!leases(&node, &[open(Path::new("/dev/null"))]), "/dev/null");
     let elsewhere = tempfile::tempdir().unwrap();
-    let look_alike = elsewhere.path().join("nvidia0");
+    let look_alike = elsewhere.path().join(node.machine.device(0).file_name().unwrap());
     fs::write(&look_alike, "").unwrap();
     assert!(!leases(&node, &[open(&look_alike)]), "a file of the same name elsewhere");
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -165,7 +165,8 @@ fn a_trainer_without_its_device_file_trains_on_and_says_why() {
     assert!(status.success(), "{report}");
     assert_eq!(report["failed_steps"], 0, "{report}");
     let errors = training.process.errors();
-    assert!(errors.contains("/nvidia1, the device file of GPU"), "{errors}");
+    let device = node.machine.device(1).display().to_string();
+    assert!(errors.contains(&format!("{device}, the device file of GPU")), "{errors}");
     assert_eq!(errors.matches("training at default clocks").count(), 1, "{errors}");
 }
 
@@ -420,7 +421,8 @@ fn session_that_can_open(node: &Node, gpus: &[usize], gpu: Option<Gpu>) -> Sessi
     let _ = fs::remove_dir_all(&own);
     fs::create_dir(&own).unwrap();
     for gpu in gpus {
-        symlink(node.machine.device(*gpu), own.join(format!("nvidia{gpu}"))).unwrap();
+        let device = node.machine.device(*gpu);
+        symlink(&device, own.join(device.file_name().unwrap())).unwrap();
     }
     let session = Session::open(RankDescription {
         job: Some(JOB.into()),
@@ -442,9 +444,10 @@ fn a_cuda_ordinal_counts_the_gpus_that_the_process_can_open() {
     let node = node("");
     for (gpus, gpu, expected) in [
         (&[2][..], None, 2),
-        (&[1, 3][..], Some(Gpu::CudaOrdinal(0)), 1),
-        (&[1, 3][..], Some(Gpu::CudaOrdinal(1)), 3),
-        (&[0, 1, 2, 3][..], Some(Gpu::CudaOrdinal(1)), 1),
+        // CUDA counts by bus.
+        (&[1, 3][..], Some(Gpu::CudaOrdinal(0)), 3),
+        (&[1, 3][..], Some(Gpu::CudaOrdinal(1)), 1),
+        (&[0, 1, 2, 3][..], Some(Gpu::CudaOrdinal(1)), 2),
     ] {
         let session = session_that_can_open(&node, gpus, gpu.clone());
         assert_eq!(session.problem(), None, "{gpus:?}");

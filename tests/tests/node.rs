@@ -15,6 +15,7 @@ mod foreign_clocks;
 mod gpu_names;
 mod grants;
 mod guard;
+mod in_force;
 mod languages;
 mod last_resort;
 mod leases;

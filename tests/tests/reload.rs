@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use pfo::ProblemCode;
@@ -10,7 +11,7 @@ use pfo_protocol::{
 };
 use pfo_tests::{
     Client, Identity, Node, Rank, ServiceManager, Setup, TestPlan, assert_printed, hello,
-    needs_root,
+    needs_root, programs,
 };
 
 const JOB: &str = "job";
@@ -152,7 +153,7 @@ fn only_an_administrator_may_reload_and_hears_what_came_of_it() {
     let _rank = locked_rank(&node);
     let ledger = format!("{:?}", node.ledger().display().to_string());
     edit(&node, &ledger, "\"/somewhere/else\"");
-    append(&node, "[[rule]]\nusers = ['no-such-user']\n[[rule]]\nallow = false\n");
+    append(&node, "[[rule]]\nallow = false\n");
     let by_trainer = node.pfoctl(&Identity::trainer(), &["reload"]);
     assert_eq!(node.status().daemon.sessions, 1);
     let by_administrator = node.pfoctl(&Identity::administrator(), &["reload"]);
@@ -204,4 +205,36 @@ fn a_new_idle_limit_holds_for_running_sessions() {
         Ok(DaemonMessage::Closing(closing)) => assert_eq!(closing.reason, ClosingReason::Idle),
         answer => panic!("{answer:?}"),
     }
+}
+
+#[test]
+fn a_configuration_that_names_nobody_of_this_node_is_refused() {
+    needs_root!();
+    let node = Node::start_with(&Setup::without_agent());
+    let _rank = locked_rank(&node);
+    append(&node, "[[rule]]\nusers = ['no-such-user']\nallow = false\n[[rule]]\nallow = false\n");
+    assert_printed!(node.pfoctl(&Identity::administrator(), &["reload"]));
+    assert_eq!(node.status().daemon.sessions, 1, "the former rules are in force");
+    let mut check = Command::new(programs::program("pfod"));
+    let checked = check.arg("--check-config").arg("--config").arg(node.config()).output().unwrap();
+    let said = String::from_utf8(checked.stderr).unwrap();
+    assert_eq!(checked.status.code(), Some(78), "{said}");
+    assert!(said.contains("user no-such-user (line "), "{said}");
+}
+
+#[test]
+fn a_file_that_was_changed_and_not_read_is_said_to_be_newer_until_it_is() {
+    needs_root!();
+    let node = Node::start_with(&Setup::without_agent());
+    assert!(!node.status().daemon.config.outdated);
+    append(&node, "[[rule]]\nallow = false\n");
+    assert!(node.status().daemon.config.outdated);
+    let newer = "is newer than what is in force";
+    for (command, part) in [("status", "Needs attention"), ("doctor", "warning configuration")] {
+        let said = node.pfoctl(&Identity::administrator(), &[command]).stdout;
+        let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(part) && flat.contains(newer), "{command}: {said}");
+    }
+    assert_eq!(node.pfoctl(&Identity::administrator(), &["reload"]).code, Some(0));
+    assert!(!node.status().daemon.config.outdated);
 }

@@ -296,6 +296,7 @@ mod tests {
             driver_use: DriverUse::default(),
             throttle_reasons,
             temperature_c,
+            minor: None,
         }
     }
 

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use pfo_protocol::{
-    DaemonMessage, JobView, PlanStatus, Rank, RecordedRank, RecordedTrial, Refusal, RefusalCode,
-    Request, Response, TapBatch, TapRecord, TrialLength, TrialResult, TrialRun,
+    DaemonMessage, JobView, PlanStatus, Rank, RankStatus, RecordedRank, RecordedTrial, Refusal,
+    RefusalCode, Request, Response, Status, TapBatch, TapRecord, TrialLength, TrialResult,
+    TrialRun,
 };
 use tokio::time::timeout;
 
@@ -21,6 +22,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often to look whether the job is as it was when the trial began.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The first looks, at each of which it is asked whether the driver does what the trial asks; and at its end.
+const FIRST_LOOKS: u32 = 2;
 
 /// How long to wait for the rest of the tap.
 const TAP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,9 +58,15 @@ pub(crate) async fn run(
     let began = tap.feed_until(hold.answer()).await?;
     let Response::TrialBegan { first_step, plan } = began else { return Err(unexpected(&began)) };
     let before = look(hold, job).await?;
+    // A refused clock is seen when a step has begun. Looking costs calls of the driver.
+    let mut looks = 0_u32;
     let now = loop {
         let is_over = tap.is_complete_within(LOOK_EVERY).await?;
         let now = look(hold, job).await?;
+        looks = looks.saturating_add(1);
+        if is_over || looks <= FIRST_LOOKS {
+            check_in_force(hold, job).await?;
+        }
         check_unchanged(job, &before, &now)?;
         if number(&now.plan) != number(&plan) {
             return Err(disturbed(format!("{job} is not held for measuring any more")).into());
@@ -82,6 +92,33 @@ async fn look(hold: &mut Connection, key: &JobKey) -> Result<JobView, PfodError>
     };
     let job = jobs.into_iter().find(|job| JobKey::of(job) == *key);
     Ok(job.ok_or_else(|| disturbed(format!("{key} has no rank on this node")))?)
+}
+
+/// That the driver does what the trial asks of it: otherwise something else is measured.
+async fn check_in_force(hold: &mut Connection, key: &JobKey) -> Result<(), PfodError> {
+    let status = match hold.ask(Request::Status).await? {
+        Response::Status(status) => status,
+        other => return Err(unexpected(&other)),
+    };
+    Ok(refused_by_driver(&status, key).map_or(Ok(()), Err)?)
+}
+
+/// The first rank of a job whose clock or power limit the driver refuses.
+fn refused_by_driver(status: &Status, key: &JobKey) -> Option<Refusal> {
+    let job = status.jobs.iter().find(|job| (&job.job, job.uid) == (&key.name, key.uid))?;
+    let of_rank = |rank: &RankStatus| {
+        let why = rank.problem.as_ref()?;
+        let gpu = status.gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid)?;
+        let (rank, gpu) = (rank.rank, gpu.index);
+        let message =
+            format!("what {key} is to run is not in force on rank {rank} (GPU {gpu}): {why}");
+        Some(Refusal::new(
+            RefusalCode::NotInForce,
+            message,
+            "`pfoctl doctor` checks pfod's rights and the driver",
+        ))
+    };
+    job.ranks.iter().find_map(of_rank)
 }
 
 /// The tap of a job and the thread that digests it.

@@ -30,9 +30,14 @@ impl SteerError {
 
     /// Whether it is of no use to try again.
     pub(crate) fn is_final(&self) -> bool {
-        let is_final =
-            |code| matches!(code, RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized);
+        use RefusalCode::{NotAuthorized, NotInForce, PlanDoesNotFit};
+        let is_final = |code| matches!(code, PlanDoesNotFit | NotAuthorized | NotInForce);
         matches!(self, Self::Refused(refusal) if is_final(refusal.code))
+    }
+
+    /// Whether the driver of a GPU does not do what was asked of it.
+    pub(crate) fn is_of_driver(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.code == RefusalCode::NotInForce)
     }
 
     /// What is wrong, without the remedy.

@@ -99,6 +99,16 @@ struct Shown {
 pub(crate) struct Pause {
     /// None if a user requested it.
     pub(crate) why: Option<String>,
+    /// Whether the driver of a GPU did not do what a trial asked of it.
+    #[serde(default)]
+    pub(crate) not_in_force: bool,
+}
+
+impl Pause {
+    /// For a reason that is no request.
+    pub(crate) fn because(why: String) -> Self {
+        Self { why: Some(why), not_in_force: false }
+    }
 }
 
 /// What comes next.
@@ -381,6 +391,7 @@ impl SweepRecord {
             remark: self.remark(),
             step_time_s: last.map(|clock| clock.step_s),
             default_step_time_s: self.default_step_s,
+            not_in_force: self.pause.as_ref().is_some_and(|pause| pause.not_in_force),
             remaining_s: self.remaining_s(next).filter(|_| !matches!(state, SweepState::Ended(_))),
             state,
         }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::job::check_free;
 use crate::pfod::Asker;
 use crate::steer::{Hold, Steer, SteerError, Turn, WholeJob};
-use crate::sweep::record::SweepRecord;
+use crate::sweep::record::{Pause, SweepRecord};
 use crate::sweep::shape::JobShape;
 use crate::sweep::sweeps::{Means, Run, Sweep};
 
@@ -59,9 +59,11 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
             failures = failures.saturating_add(1);
             error.is_final() || failures >= MOST_FAILURES
         };
+        let not_in_force = error.is_of_driver();
         let why = error.message();
         if hopeless {
-            let _ = spawn_blocking(move || sweep.give_up(run, why)).await;
+            let pause = Pause { why: Some(why), not_in_force };
+            let _ = spawn_blocking(move || sweep.give_up(run, pause)).await;
             return;
         }
         sweep.report(run, SweepState::Waiting { why });

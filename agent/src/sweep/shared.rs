@@ -178,7 +178,7 @@ fn adopted(mut record: SweepRecord, key: &JobKey, noted: &Noted) -> Result<Sweep
         format!("node {node} has left, and who waited for the sweep there is gone; resume it")
     };
     let why = record.attended.then(waits);
-    let pause = record.pause.clone().or_else(|| why.map(|why| Pause { why: Some(why) }));
+    let pause = record.pause.clone().or_else(|| why.map(Pause::because));
     (record.by_uid, record.pause) = (key.uid, pause);
     Ok(record)
 }

@@ -101,7 +101,7 @@ impl Sweeps {
                 let why =
                     "pfo-agent was restarted, and nobody waits for the sweep any more; resume it";
                 let why = why.to_owned();
-                record.pause = Some(Pause { why: Some(why) });
+                record.pause = Some(Pause::because(why));
             }
             known.insert(key, Sweep::go_on(record, &self.means, true));
         }
@@ -202,7 +202,7 @@ impl Sweep {
 
     fn new(record: SweepRecord, means: &Arc<Means>, restored: bool) -> Arc<Self> {
         let state = match &record.pause {
-            Some(Pause { why }) => SweepState::Paused { why: why.clone() },
+            Some(Pause { why, .. }) => SweepState::Paused { why: why.clone() },
             None => SweepState::Running,
         };
         let (changed, run) = (0, Run::default());
@@ -250,7 +250,7 @@ impl Sweep {
             (SweepState::Ended(_), _) => return Err(over(&now.record)),
             (SweepState::Paused { .. }, SweepControl::Pause)
             | (SweepState::Running | SweepState::Waiting { .. }, SweepControl::Resume) => {}
-            (_, SweepControl::Pause) => self.pause(&mut now, None),
+            (_, SweepControl::Pause) => self.pause(&mut now, Pause::default()),
             (_, SweepControl::Resume) => {
                 self.resume(now, None)?;
                 return Ok(self.status());
@@ -288,13 +288,9 @@ impl Sweep {
         let mut now = self.now();
         let continues = matches!(now.state, SweepState::Running | SweepState::Waiting { .. });
         if now.attendants.remove(&attendant) && now.attendants.is_empty() && continues {
-            self.pause(
-                &mut now,
-                Some(
-                    "nobody waits for it any more; `pfoctl tune` again, or `pfoctl profile resume`"
-                        .into(),
-                ),
-            );
+            let why =
+                "nobody waits for it any more; `pfoctl tune` again, or `pfoctl profile resume`";
+            self.pause(&mut now, Pause::because(why.to_owned()));
         }
     }
 
@@ -373,7 +369,7 @@ impl Sweep {
             return;
         }
         if let Err(why) = now.record.take(trial) {
-            return self.pause(&mut now, Some(why));
+            return self.pause(&mut now, Pause::because(why));
         }
         now.changed = now.changed.wrapping_add(1);
         if let Err(error) = self.means.files.write(&now.record) {
@@ -386,10 +382,10 @@ impl Sweep {
     }
 
     /// Pauses the sweep of a run that cannot continue.
-    pub(crate) fn give_up(&self, run: Run, why: String) {
+    pub(crate) fn give_up(&self, run: Run, pause: Pause) {
         let mut now = self.now();
         if now.run == run {
-            self.pause(&mut now, Some(why));
+            self.pause(&mut now, pause);
         }
     }
 
@@ -399,18 +395,22 @@ impl Sweep {
         let (true, Next::End(end)) = (now.run == run, now.record.next()) else { return };
         match now.record.store(&self.means.profiles) {
             Ok(()) => self.end(&mut now, end),
-            Err(error) => self.pause(&mut now, Some(format!("cannot store the profile: {error}"))),
+            Err(error) => {
+                let why = format!("cannot store the profile: {error}");
+                self.pause(&mut now, Pause::because(why));
+            }
         }
     }
 
-    fn pause(&self, now: &mut Now, why: Option<String>) {
+    fn pause(&self, now: &mut Now, pause: Pause) {
+        let why = pause.why.clone();
         now.end_run();
         let key = now.record.key();
         tracing::info!(
             uid = key.uid.0, job = %key.name,
             "paused the sweep of {key}: {}", why.as_deref().unwrap_or("on request")
         );
-        now.record.pause = Some(Pause { why: why.clone() });
+        now.record.pause = Some(pause);
         now.changed = now.changed.wrapping_add(1);
         if let Err(error) = self.means.files.write(&now.record) {
             tracing::warn!(

@@ -364,6 +364,7 @@ fn status() -> Status {
         refused: None,
         restart_needed_for: Vec::new(),
         unknown_names: Vec::new(),
+        outdated: false,
     };
     let daemon = DaemonStatus {
         version: String::new(),

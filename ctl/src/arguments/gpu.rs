@@ -1,12 +1,13 @@
-//! A GPU as people name it: by UUID or the beginning of one, PCI bus id, or index.
+//! A GPU as people name it: by UUID or the beginning of one, PCI bus id, index, or device file.
 //!
 //! No request takes an index, because `CUDA_VISIBLE_DEVICES` renumbers GPUs. A person reads indices in
 //! `pfoctl status`, and they are resolved here. They are the driver's: a lost GPU keeps its own, and
-//! the others keep theirs.
+//! the others keep theirs. A scheduler counts device files: the number of one is no index.
 
 use std::fmt;
 use std::str::FromStr;
 
+use clap::Args;
 use pfo_protocol::{GpuListing, GpuName, GpuStatus, GpuUuid, NameError};
 
 use crate::daemons::{Connection, ConnectionError, Pfod};
@@ -24,8 +25,43 @@ const UUID_LENGTH: usize = 40;
 pub(crate) enum GpuArgument {
     /// The driver's index.
     Index(usize),
+    /// The device file.
+    Device(DeviceFile),
     /// A whole name, or a part of one.
     Name(GpuName),
+}
+
+/// The device file of a GPU, by its number: that is all by which pfod and the kernel know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceFile(u32);
+
+/// The text names no GPU.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoGpuName {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("{text:?} is no device file of a GPU, such as /dev/nvidia3")]
+    Device { text: String },
+}
+
+/// The GPUs that a scheduler names.
+#[derive(Args)]
+pub(crate) struct GpuArguments {
+    /// A GPU, by index, UUID, PCI bus id or device file; may be given several times
+    #[arg(long, value_name = "GPU")]
+    gpu: Vec<GpuArgument>,
+
+    /// A GPU by its device file, such as /dev/nvidia3. Schedulers count these files: their number is not
+    /// the index of --gpu. May be given several times
+    #[arg(long, value_name = "FILE")]
+    device: Vec<DeviceFile>,
+}
+
+impl GpuArguments {
+    pub(crate) fn all(&self) -> impl Iterator<Item = GpuArgument> {
+        let devices = self.device.iter().copied().map(GpuArgument::Device);
+        self.gpu.iter().cloned().chain(devices)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +72,8 @@ pub(crate) enum GpuArgumentError {
     NoSuchIndex { index: usize, there: Indices },
     #[error("GPU {index} cannot be used: the driver has lost it, or pfod cannot; {there}")]
     Lost { index: usize, there: Indices },
+    #[error("no GPU that pfod can use has the device file {device}: {there}")]
+    NoSuchDevice { device: DeviceFile, there: String },
     #[error("{number} is neither a job nor a GPU: {there}")]
     Neither { number: usize, there: Indices },
     #[error("{number} is a job and the index of a GPU")]
@@ -52,6 +90,7 @@ impl Explained for GpuArgumentError {
             Self::Connection(error) => error.exit(),
             Self::NoSuchIndex { .. }
             | Self::Lost { .. }
+            | Self::NoSuchDevice { .. }
             | Self::Unknown { .. }
             | Self::Ambiguous { .. }
             | Self::Neither { .. }
@@ -65,7 +104,9 @@ impl Explained for GpuArgumentError {
             Self::NoSuchIndex { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => {
                 Some("`pfoctl gpus` lists the GPUs with their whole names".to_owned())
             }
-            Self::Lost { .. } => Some("`pfoctl doctor` says what is wrong with it".to_owned()),
+            Self::Lost { .. } | Self::NoSuchDevice { .. } => {
+                Some("`pfoctl doctor` says what is wrong with GPUs".to_owned())
+            }
             Self::Neither { .. } => {
                 Some("`pfoctl status` shows the jobs and the GPUs of this node".to_owned())
             }
@@ -75,13 +116,54 @@ impl Explained for GpuArgumentError {
 }
 
 impl FromStr for GpuArgument {
-    type Err = NameError;
+    type Err = NoGpuName;
 
-    fn from_str(text: &str) -> Result<Self, NameError> {
+    fn from_str(text: &str) -> Result<Self, NoGpuName> {
         if let Ok(index) = text.parse() {
             return Ok(Self::Index(index));
         }
-        text.trim_start_matches('…').parse().map(Self::Name)
+        if text.contains('/') {
+            return text.parse().map(Self::Device);
+        }
+        Ok(Self::Name(text.trim_start_matches('…').parse()?))
+    }
+}
+
+impl FromStr for DeviceFile {
+    type Err = NoGpuName;
+
+    fn from_str(text: &str) -> Result<Self, NoGpuName> {
+        let number = text.rsplit_once('/').and_then(|(_, file)| file.strip_prefix("nvidia"));
+        let number = number.and_then(|number| number.parse().ok()).map(Self);
+        number.ok_or_else(|| NoGpuName::Device { text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for DeviceFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "/dev/nvidia{}", self.0)
+    }
+}
+
+impl DeviceFile {
+    pub(crate) fn numbered(minor: u32) -> Self {
+        Self(minor)
+    }
+
+    /// That of a GPU.
+    pub(crate) fn of(gpu: &GpuStatus) -> Option<Self> {
+        gpu.minor.map(Self)
+    }
+
+    /// The UUID of the GPU that has this file.
+    fn uuid(self, gpus: &[GpuStatus]) -> Result<GpuUuid, GpuArgumentError> {
+        let found = gpus.iter().find(|gpu| gpu.minor == Some(self.0)).map(|gpu| gpu.uuid.clone());
+        found.ok_or_else(|| {
+            let name = |gpu: &GpuStatus| Some(format!("GPU {} has {}", gpu.index, Self::of(gpu)?));
+            let there: Vec<_> = gpus.iter().filter_map(name).collect();
+            let there = if there.is_empty() { "none has one".to_owned() } else { there.join(", ") };
+            GpuArgumentError::NoSuchDevice { device: self, there }
+        })
     }
 }
 
@@ -145,7 +227,7 @@ impl GpuArgument {
             Self::Name(name @ GpuName::Uuid(uuid)) if uuid.as_str().len() >= UUID_LENGTH => {
                 Ok(name.clone())
             }
-            Self::Index(index) => indexed(*index, &pfod.status()?.gpus).map(GpuName::Uuid),
+            Self::Index(_) | Self::Device(_) => self.uuid(pfod).map(GpuName::Uuid),
             Self::Name(part) => find(part, &pfod.gpus()?),
         }
     }
@@ -154,6 +236,7 @@ impl GpuArgument {
     pub(crate) fn uuid(&self, pfod: &mut Connection<Pfod>) -> Result<GpuUuid, GpuArgumentError> {
         match self {
             Self::Index(index) => indexed(*index, &pfod.status()?.gpus),
+            Self::Device(device) => device.uuid(&pfod.status()?.gpus),
             Self::Name(name) => uuid_among(name, &pfod.gpus()?),
         }
     }
@@ -234,6 +317,20 @@ mod tests {
             "GPU 1 cannot be used: the driver has lost it, or pfod cannot; there are GPUs 0, 2 and 3"
         );
         assert_eq!(missed(4), "this node has no GPU 4: there are GPUs 0, 2 and 3");
+    }
+
+    #[test]
+    fn a_device_file_is_named_by_its_path_and_a_number_is_an_index() {
+        let device = |text: &str| text.parse::<DeviceFile>().ok();
+        assert_eq!(device("/dev/nvidia3"), Some(DeviceFile(3)));
+        for none in ["3", "nvidia3", "/dev/nvidiactl", "/dev/nvidia-1", "/dev/dri/card3"] {
+            assert_eq!(device(none), None, "{none}");
+        }
+        let argument = |text: &str| text.parse::<GpuArgument>().unwrap();
+        assert_eq!(argument("3"), GpuArgument::Index(3));
+        assert_eq!(argument("/dev/nvidia3"), GpuArgument::Device(DeviceFile(3)));
+        let wrong = "/dev/null".parse::<GpuArgument>().unwrap_err().to_string();
+        assert_eq!(wrong, "\"/dev/null\" is no device file of a GPU, such as /dev/nvidia3");
     }
 
     #[test]

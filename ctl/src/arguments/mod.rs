@@ -5,6 +5,9 @@ mod job;
 pub(crate) mod number;
 mod slowdown;
 
-pub(crate) use self::gpu::{GpuArgument, GpuArgumentError, Indices, resolve_option, uuid_among};
+pub(crate) use self::gpu::{
+    DeviceFile, GpuArgument, GpuArgumentError, GpuArguments, Indices, NoGpuName, resolve_option,
+    uuid_among,
+};
 pub(crate) use self::job::{JobArguments, NoSuchJob};
 pub(crate) use self::slowdown::Slowdown;

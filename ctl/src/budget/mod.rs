@@ -1,18 +1,25 @@
 //! `pfoctl budget`: what jobs may draw together, and what each gives up for it.
 
+mod floor;
 mod scope;
 mod view;
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use clap::{ArgGroup, Args, Subcommand};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, BudgetLevel, BudgetOrder, BudgetReport, BudgetTerms, BudgetedJob,
-    PartitionName, Uid,
+    AgentRequest, AgentResponse, BudgetLevel, BudgetOrder, BudgetReport, BudgetScope, BudgetTerms,
+    BudgetedJob, JobStatus, PartitionName, Uid,
 };
 
+pub(crate) use self::floor::BelowFloor;
 use self::scope::Scope;
-use crate::arguments::{GpuArgument, JobArguments, NoSuchJob, Slowdown};
+use crate::arguments::{GpuArguments, JobArguments, NoSuchJob, Slowdown};
 use crate::daemons::Daemons;
 use crate::error::Error;
+use crate::in_force;
+use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::user;
 
@@ -58,6 +65,10 @@ pub(crate) struct Set {
     /// How fast power may fall, in watts a second. A drop that the file announces begins early enough
     #[arg(long, value_name = "POWER", value_parser = pfo_budget::watts)]
     down: Option<f64>,
+
+    /// Set a budget, too, that is below what the GPUs draw idle
+    #[arg(long)]
+    force: bool,
 
     /// An emergency: neither ramps nor floors count
     #[arg(long, conflicts_with_all = ["up", "down"])]
@@ -131,6 +142,7 @@ pub(crate) struct Clear {
 /// job is in a partition if all of its GPUs are, as GPUs of its user. What was said outlives restarts of
 /// pfo-agent, not of the node. For administrators.
 #[derive(Args)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["gpu", "device"]))]
 pub(crate) struct Partition {
     /// The partition
     #[arg(required_unless_present = "end")]
@@ -144,9 +156,8 @@ pub(crate) struct Partition {
     #[arg(long, value_name = "USER", value_parser = user::parse)]
     uid: Uid,
 
-    /// A GPU of the job, by index, UUID or PCI bus id; may be given several times
-    #[arg(long, value_name = "GPU", required = true)]
-    gpu: Vec<GpuArgument>,
+    #[command(flatten)]
+    gpus: GpuArguments,
 
     /// Print JSON
     #[arg(long)]
@@ -166,7 +177,7 @@ struct ScopeArguments {
 }
 
 impl ScopeArguments {
-    fn scope(&self) -> pfo_protocol::BudgetScope {
+    fn scope(&self) -> BudgetScope {
         self.scope.clone().of(self.user)
     }
 }
@@ -174,7 +185,7 @@ impl ScopeArguments {
 impl Budget {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let (request, json) = match &self {
-            Self::Set(set) => (AgentRequest::BudgetSet(set.order()), set.json),
+            Self::Set(set) => return set.run(daemons, output),
             Self::Terms(terms) => (AgentRequest::BudgetTerms(terms.terms()), terms.json),
             Self::Clear(clear) => (AgentRequest::BudgetClear(clear.scope.scope()), clear.json),
             Self::Status(status) => (AgentRequest::Budget, status.json),
@@ -198,7 +209,65 @@ fn ask(daemons: &Daemons, request: AgentRequest) -> Result<BudgetReport, Error> 
     }
 }
 
+/// For how long jobs are looked at that a budget changes, and how often: pfo-agent decides every two
+/// seconds, and the jobs change at their next step.
+const LOOKED_AT_FOR: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Looks at the jobs of a new budget until it is kept, or some time has passed.
+///
+/// # Errors
+/// If what it has a job run is not in force.
+fn look(daemons: &Daemons, scope: &BudgetScope) -> Result<BudgetReport, Error> {
+    let began = Instant::now();
+    loop {
+        let report = ask(daemons, AgentRequest::Budget)?;
+        let status = daemons.pfod()?.status()?;
+        let is_budgeted = |job: &&JobStatus| {
+            let mut jobs = report.jobs.iter();
+            jobs.any(|other| (&other.job, other.uid, &other.scope) == (&job.job, job.uid, scope))
+        };
+        let budgeted = status.jobs.iter().filter(is_budgeted);
+        let missing: Vec<_> = budgeted.flat_map(|job| in_force::known(job, &status.gpus)).collect();
+        if !missing.is_empty() {
+            return Err(BadOutcome::NotInForce(missing).into());
+        }
+        let budget = report.budgets.iter().find(|budget| budget.order.scope == *scope);
+        let kept = budget.is_none_or(|budget| {
+            budget
+                .drawn_w
+                .zip(budget.budget_w)
+                .is_some_and(|(drawn_w, budget_w)| drawn_w <= budget_w)
+        });
+        let runs = status.jobs.iter().any(|job| !job.ranks.is_empty());
+        if !runs || kept || began.elapsed() > LOOKED_AT_FOR {
+            return Ok(report);
+        }
+        sleep(LOOK_EVERY);
+    }
+}
+
 impl Set {
+    fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let order = self.order();
+        let scope = order.scope.clone();
+        let below = match (order.level.clone(), order.emergency) {
+            (BudgetLevel::Watts(budget_w), false) => {
+                floor::check((&scope, budget_w), self.force, &mut daemons.pfod()?)?
+            }
+            _ => None,
+        };
+        let report = ask(daemons, AgentRequest::BudgetSet(order))?;
+        if self.json {
+            output.json(&report)?;
+        } else {
+            let look = output.look();
+            output.text(&view::report(&report, look))?;
+            below.map_or(Ok(()), |below| output.text(&format!("{below}\n")))?;
+        }
+        look(daemons, &scope).map(drop)
+    }
+
     fn order(&self) -> BudgetOrder {
         let level = match self.power {
             Some(watts) => BudgetLevel::Watts(watts),
@@ -218,7 +287,7 @@ fn absolute(path: &str) -> Result<String, String> {
 impl Partition {
     fn request(&self, daemons: &Daemons) -> Result<AgentRequest, Error> {
         let mut pfod = daemons.pfod()?;
-        let gpus = self.gpu.iter().map(|gpu| gpu.uuid(&mut pfod)).collect::<Result<_, _>>()?;
+        let gpus = self.gpus.all().map(|gpu| gpu.uuid(&mut pfod)).collect::<Result<_, _>>()?;
         Ok(AgentRequest::BudgetPartition { uid: self.uid, gpus, partition: self.name.clone() })
     }
 }

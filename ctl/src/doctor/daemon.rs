@@ -7,6 +7,7 @@ use crate::daemons::{ConnectionError, Which};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::explained::Explained;
+use crate::status::attention::config_outdated;
 
 const CHECK: &str = "daemon";
 const AGENT: &str = "agent";
@@ -98,6 +99,9 @@ fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
     if let Some(why) = &config.refused {
         let remedy = "correct it, then `pfoctl reload`; the configuration before it stays in force";
         findings.push(Finding::wrong(CONFIGURATION, format!("refused: {why}"), remedy));
+    } else if let Some(what) = config_outdated(config) {
+        let remedy = "`pfoctl reload`, or for other keys `systemctl restart pfod`";
+        findings.push(Finding::warning(CONFIGURATION, what, remedy));
     }
     for key in &config.restart_needed_for {
         let message = format!("the new {key} is not in force");

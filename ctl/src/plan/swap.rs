@@ -8,6 +8,7 @@ use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::{Agent, Connection, Daemon, Daemons, Patience, Pfod};
 use crate::error::Error;
 use crate::fleet;
+use crate::in_force;
 use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::planning::plan_file::{LabelArguments, LabelledPlan};
@@ -204,7 +205,7 @@ impl AnswerArguments {
             Who::ThisNode => Request::PlanSwapHere { job: selector, target, at_step, wait },
         };
         match self.wait_for(pfod, request, job.name())? {
-            Response::Swapped(swapped) => self.print(job, &swapped, output),
+            Response::Swapped(swapped) => self.print((pfod, job), &swapped, output),
             other => Err(pfod.unexpected(&other).into()),
         }
     }
@@ -223,21 +224,30 @@ impl AnswerArguments {
         ask_patiently(connection, request, job, &what)
     }
 
+    /// Says what was decided, or with `--wait` what was done.
+    ///
+    /// # Errors
+    /// If not every rank has changed, or the driver of one did not do it.
     pub(crate) fn print(
         &self,
-        job: &JobArguments,
+        (pfod, job): (&mut Connection<Pfod>, &JobArguments),
         swapped: &Swapped,
         output: &mut Output,
     ) -> Result<(), Error> {
+        let is_done = self.wait && swapped.changed == swapped.ranks && swapped.plan.is_some();
+        let missing = if is_done { in_force::look(pfod, job)? } else { Vec::new() };
         if self.json {
             output.json(swapped)?;
         } else {
-            output.text(&sentence(job.name(), swapped, self.wait))?;
+            output.text(&sentence(job.name(), swapped, missing.len(), self.wait))?;
         }
         let &Swapped { changed, ranks, step, .. } = swapped;
-        match self.wait && (changed < ranks || ranks == 0) {
-            true => Err(BadOutcome::NotAllChanged { changed, ranks, step }.into()),
-            false => Ok(()),
+        if self.wait && (changed < ranks || ranks == 0) {
+            return Err(BadOutcome::NotAllChanged { changed, ranks, step }.into());
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(BadOutcome::NotInForce(missing).into()),
         }
     }
 }
@@ -271,14 +281,18 @@ fn far_ahead(step: u64, job: &JobStatus) -> Option<String> {
     Some(format!("that is {ahead} steps ahead{in_time}; another swap replaces this one\n"))
 }
 
-/// What was decided or done.
-fn sentence(job: &JobName, swapped: &Swapped, waited: bool) -> String {
+/// What was decided or done. On `missing` of the ranks it is not in force.
+fn sentence(job: &JobName, swapped: &Swapped, missing: usize, waited: bool) -> String {
     let plan = swapped.plan.as_ref().map_or_else(|| "default clocks".to_owned(), described);
     let Swapped { step, ranks, changed, .. } = swapped;
     let when = match (ranks, waited) {
         (0, _) => format!("from step {step} on; none of its ranks is on this node"),
         (1, false) => format!("from step {step} on, on its only rank on this node"),
         (_, false) => format!("from step {step} on, on all {ranks} ranks on this node"),
+        (_, true) if missing > 0 => format!(
+            "taken up at step {step} by {changed} of {ranks} ranks on this node, and not in force on \
+             {missing} of them"
+        ),
         (_, true) => format!("since step {step}, on {changed} of {ranks} ranks on this node"),
     };
     format!("{}\n", harmless(&format!("job {job}: {plan} {when}")))
@@ -299,12 +313,17 @@ mod tests {
     fn a_decided_swap_reads_differently_from_a_done_one() {
         let job = "j".parse().unwrap();
         assert_eq!(
-            sentence(&job, &swapped(4, 0), false),
+            sentence(&job, &swapped(4, 0), 0, false),
             "job j: default clocks from step 12 on, on all 4 ranks on this node\n"
         );
         assert_eq!(
-            sentence(&job, &swapped(4, 4), true),
+            sentence(&job, &swapped(4, 4), 0, true),
             "job j: default clocks since step 12, on 4 of 4 ranks on this node\n"
+        );
+        assert_eq!(
+            sentence(&job, &swapped(4, 4), 1, true),
+            "job j: default clocks taken up at step 12 by 4 of 4 ranks on this node, and not in force on 1 \
+             of them\n"
         );
     }
 

@@ -47,13 +47,14 @@ pub(crate) fn attend(
                 continue;
             }
         };
-        let SweepStatus { state, profile: key, .. } = sweep;
-        return match state {
+        return match sweep.state {
             SweepState::Ended(SweepEnd::Stopped) => {
                 Err(ProfileError::NoSuchSweep { job: job.clone() }.into())
             }
-            SweepState::Paused { why } => Err(paused(job, why)),
-            SweepState::Ended(_) | SweepState::Running | SweepState::Waiting { .. } => Ok(key),
+            SweepState::Paused { .. } => Err(paused(sweep)),
+            SweepState::Ended(_) | SweepState::Running | SweepState::Waiting { .. } => {
+                Ok(sweep.profile)
+            }
         };
     }
 }

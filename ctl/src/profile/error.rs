@@ -10,13 +10,14 @@ pub(crate) enum ProfileError {
     #[error("no job named {job} is being swept, or it is not yours to see")]
     NoSuchSweep { job: JobName },
     #[error("the sweep of job {job} is paused: {why}")]
-    SweepPaused { job: JobName, why: String },
+    SweepPaused { job: JobName, why: String, not_in_force: bool },
 }
 
 impl Explained for ProfileError {
     fn exit(&self) -> Exit {
         match self {
             Self::NoSuchSweep { .. } => Exit::Refused,
+            Self::SweepPaused { not_in_force: true, .. } => Exit::NotInForce,
             Self::SweepPaused { .. } => Exit::Failed,
         }
     }

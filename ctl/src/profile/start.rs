@@ -92,7 +92,9 @@ impl Start {
             AgentResponse::Sweep(sweep) if self.wait => {
                 print(&wait::until_over(daemons, *sweep)?, self.json, output)
             }
-            AgentResponse::Sweep(sweep) => print(&sweep, self.json, output),
+            AgentResponse::Sweep(sweep) => {
+                print(&wait::until_begun(daemons, *sweep)?, self.json, output)
+            }
             other => Err(agent.unexpected(&other).into()),
         }
     }

@@ -209,6 +209,7 @@ mod tests {
             step_time_s: Some(2.1),
             default_step_time_s: Some(2.0),
             remaining_s: Some(754.0),
+            not_in_force: false,
         }
     }
 

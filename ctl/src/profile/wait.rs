@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pfo_protocol::{JobName, SweepState, SweepStatus};
+use pfo_protocol::{SweepState, SweepStatus};
 
 use super::ProfileError;
 use super::status::ask;
@@ -16,6 +16,10 @@ use crate::trial::RESTART;
 
 const POLL: Duration = Duration::from_millis(500);
 
+/// For how long to look at the beginning of a sweep: the agent looks twice a second whether the driver
+/// does what the first trial asks.
+const BEGINNING: Duration = Duration::from_secs(3);
+
 /// Returns the sweep when it is over.
 ///
 /// # Errors
@@ -26,17 +30,14 @@ pub(super) fn until_over(daemons: &Daemons, mut sweep: SweepStatus) -> Result<Sw
     loop {
         match sweep.state {
             SweepState::Ended(_) => return Ok(sweep),
-            SweepState::Paused { why } => return Err(paused(&sweep.job, why)),
+            SweepState::Paused { .. } => return Err(paused(sweep)),
             SweepState::Running | SweepState::Waiting { .. } => bar.show(&sweep),
         }
         sleep(POLL);
-        sweep = match ask(daemons) {
-            Ok(sweeps) => {
+        sweep = match now(daemons, &sweep) {
+            Ok(sweep) => {
                 seen = Instant::now();
-                let (job, uid) = (sweep.job, sweep.profile.uid);
-                let is_it = |other: &SweepStatus| other.job == job && other.profile.uid == uid;
-                let gone = || ProfileError::NoSuchSweep { job: job.clone() };
-                sweeps.into_iter().find(is_it).ok_or_else(gone)?
+                sweep
             }
             // The agent continues it after a restart.
             Err(error) if error.exit() == Exit::Unreachable && seen.elapsed() < RESTART => sweep,
@@ -45,8 +46,39 @@ pub(super) fn until_over(daemons: &Daemons, mut sweep: SweepStatus) -> Result<Sw
     }
 }
 
-/// The error for a sweep that another client has paused.
-pub(super) fn paused(job: &JobName, why: Option<String>) -> Error {
-    let why = why.unwrap_or_else(|| "on request".to_owned());
-    ProfileError::SweepPaused { job: job.clone(), why }.into()
+/// Returns the sweep when it has measured something, or soon: whether the driver does what a trial asks is
+/// seen in the first one.
+///
+/// # Errors
+/// If it is paused.
+pub(super) fn until_begun(daemons: &Daemons, sweep: SweepStatus) -> Result<SweepStatus, Error> {
+    let (began, before) = (Instant::now(), sweep.measured);
+    let mut sweep = sweep;
+    while began.elapsed() < BEGINNING && sweep.measured == before {
+        match sweep.state {
+            SweepState::Ended(_) => break,
+            SweepState::Paused { .. } => return Err(paused(sweep)),
+            SweepState::Running | SweepState::Waiting { .. } => sleep(POLL),
+        }
+        sweep = now(daemons, &sweep)?;
+    }
+    Ok(sweep)
+}
+
+/// A sweep as it is now.
+fn now(daemons: &Daemons, sweep: &SweepStatus) -> Result<SweepStatus, Error> {
+    let (job, uid) = (&sweep.job, sweep.profile.uid);
+    let is_it = |other: &SweepStatus| other.job == *job && other.profile.uid == uid;
+    let gone = || ProfileError::NoSuchSweep { job: job.clone() };
+    Ok(ask(daemons)?.into_iter().find(is_it).ok_or_else(gone)?)
+}
+
+/// The error for a sweep that is paused.
+pub(super) fn paused(sweep: SweepStatus) -> Error {
+    let SweepStatus { job, state, not_in_force, .. } = sweep;
+    let why = match state {
+        SweepState::Paused { why: Some(why) } => why,
+        _ => "on request".to_owned(),
+    };
+    ProfileError::SweepPaused { job, why, not_in_force }.into()
 }

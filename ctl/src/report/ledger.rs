@@ -36,7 +36,7 @@ pub(super) fn section(ledger: &SavingsReport) -> String {
             Some(steps.to_string()),
             Some(span(time_s)),
             Some(watt_hours(energy_j)),
-            Some(shown.map_or("not shown".to_owned(), |saved| watt_hours(saved.estimate_j))),
+            Some(shown.map_or("not proven".to_owned(), |saved| watt_hours(saved.estimate_j))),
             interval,
             shown.map(|saved| percent(share(&row.savings, &saved))),
             throttled_s.map(span),
@@ -46,7 +46,7 @@ pub(super) fn section(ledger: &SavingsReport) -> String {
     text + &table(header, rows)
         + &element(
             "p",
-            "Measured. What is not shown may be nothing: its interval holds zero, or its plan was \
+            "Measured. What is not proven may be nothing: its interval holds zero, or its plan was \
              compared with default clocks fewer than two times.",
         )
 }

@@ -192,6 +192,12 @@ impl Selftest {
                     false => Err(there.miss(*index)),
                 }
             }
+            GpuArgument::Device(device) => {
+                let found = tested.iter().find(|tested| tested.facts.device == Some(*device));
+                let there = "none that answers has it".to_owned();
+                let missing = GpuArgumentError::NoSuchDevice { device: *device, there };
+                found.map(|tested| Some(tested.gpu.index)).ok_or(missing)
+            }
             GpuArgument::Name(name) => {
                 let uuid = uuid_among(name, &listed)?;
                 let found = tested.iter().find(|tested| tested.facts.uuid == uuid);

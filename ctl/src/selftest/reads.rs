@@ -11,6 +11,7 @@ use pfo_protocol::{GpuStatus, GpuUuid, Mhz};
 
 use super::gpu::{Gpu, Sample, Silent, sample};
 use super::report::{Check, Promise};
+use crate::arguments::DeviceFile;
 use crate::counter::BesideReading;
 use crate::nvml;
 
@@ -43,6 +44,7 @@ pub(super) struct Facts {
     pub(super) model: String,
     pub(super) uuid: GpuUuid,
     pub(super) pci_bus_id: String,
+    pub(super) device: Option<DeviceFile>,
     pub(super) mig: bool,
     /// Whether a process computes on it; none if the driver does not tell.
     pub(super) computes: Option<bool>,
@@ -53,11 +55,13 @@ pub(super) fn facts(gpu: Gpu) -> Result<Result<Facts, String>, Silent> {
     let asked = gpu.ask(|device| {
         let computes = device.running_compute_processes_count().ok().map(|count| count > 0);
         let (model, mig) = (device.name()?, nvml::is_split(device));
-        Ok((model, device.uuid()?, device.pci_info()?.bus_id, mig, computes))
+        let file = device.minor_number().ok().map(DeviceFile::numbered);
+        Ok((device.uuid()?, (model, device.pci_info()?.bus_id, file, mig, computes)))
     })?;
-    Ok(asked.map_err(|error| error.to_string()).and_then(|(model, uuid, pci, mig, computes)| {
+    Ok(asked.map_err(|error| error.to_string()).and_then(|(uuid, facts)| {
         let uuid = uuid.parse().map_err(|_| "its UUID is none of the driver's".to_owned())?;
-        Ok(Facts { model, uuid, pci_bus_id: pci, mig, computes })
+        let (model, pci_bus_id, device, mig, computes) = facts;
+        Ok(Facts { model, uuid, pci_bus_id, device, mig, computes })
     }))
 }
 

@@ -1,8 +1,8 @@
 //! What needs attention, in sentences: tables have no room for reasons.
 
 use pfo_protocol::{
-    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, GuardStatus, RankStatus, SlowRank,
-    Status, Uid,
+    AgentStatus, ConfigStatus, DriftStatus, DriftedInstruction, DriftedRank, GpuStatus,
+    GuardStatus, JobName, RankStatus, SlowRank, Status, Uid,
 };
 
 use super::node_table;
@@ -10,6 +10,7 @@ use super::quantity::{change, percent};
 use super::table::heading;
 use crate::error::Error;
 use crate::explained::Explained;
+use crate::in_force;
 use crate::output::Look;
 use crate::text::harmless;
 
@@ -22,7 +23,7 @@ pub(crate) fn list(
 ) -> Option<String> {
     let mut points = of_daemon_and_gpus(status, user);
     points.extend(of_jobs(status, user));
-    points.extend(of_agent(agent, user));
+    points.extend(of_agent(agent, status, user));
     if points.is_empty() {
         return None;
     }
@@ -52,6 +53,8 @@ fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<Stri
     let config = &status.daemon.config;
     if let Some(why) = &config.refused {
         points.push(format!("configuration refused, the one before it stays in force: {why}"));
+    } else if let Some(what) = config_outdated(config) {
+        points.push(format!("configuration: {what}; `pfoctl reload` puts it into force"));
     }
     for key in &config.restart_needed_for {
         points.push(format!("configuration: the new {key} requires a restart of pfod"));
@@ -76,6 +79,13 @@ fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<Stri
     points
 }
 
+/// That the file says something else than what is in force.
+pub(crate) fn config_outdated(config: &ConfigStatus) -> Option<String> {
+    let file = config.file.as_deref().unwrap_or("the file");
+    let is_new = "is newer than what is in force: it has been written since pfod read it";
+    config.outdated.then(|| format!("{file} {is_new}"))
+}
+
 fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
     let mut points = Vec::new();
     for job in &status.jobs {
@@ -86,9 +96,16 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
             let number = plan.number;
             points.push(format!("{name}: plan {number} is suspended: {why}"));
         }
+        let active = job.plan.as_ref().filter(|plan| plan.suspended.is_none());
+        if let Some(plan) = active {
+            let missing = in_force::known(job, &status.gpus);
+            let number = plan.number;
+            let what = |rank| format!("{name}: plan {number}, not in force on {rank}");
+            points.extend(missing.iter().map(what));
+        }
         for rank in &job.ranks {
             let name = format!("{name}, rank {}", rank.rank);
-            if let Some(problem) = &rank.problem {
+            if let Some(problem) = rank.problem.as_ref().filter(|_| active.is_none()) {
                 points.push(format!("{name}: {problem}"));
             }
             if rank.misplaced_instructions > 0 {
@@ -133,7 +150,11 @@ fn untimed(calls: u64) -> String {
     format!("{counted}, not when the GPU got there; `session.timing` in the trainer says why")
 }
 
-fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) -> Vec<String> {
+fn of_agent(
+    agent: &Result<AgentStatus, Error>,
+    status: &Status,
+    user: &dyn Fn(Uid) -> String,
+) -> Vec<String> {
     let agent = match agent {
         Ok(agent) => agent,
         Err(error) => {
@@ -146,11 +167,18 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
     points.extend(agent.pfod_problem.as_ref().map(|why| format!("pfo-agent: no pfod: {why}")));
     for job in &agent.jobs {
         let name = format!("job {} of {}", job.job, user(job.uid));
-        points.extend(job.drift.as_ref().map(|drift| format!("{name}: {}", drifted(drift))));
+        let slowed = limited(&job.job, job.uid, status);
+        points.extend(slowed.iter().map(|cause| format!("{name}: {cause}")));
+        let drift = job.drift.as_ref().map(drifted);
+        points.extend(drift.map(|drift| match &slowed {
+            Some(_) => format!("{name}: {drift}, under these limits"),
+            None => format!("{name}: {drift}"),
+        }));
         points.extend(job.guard.as_ref().and_then(guarded).map(|what| format!("{name}: {what}")));
         let problems = job.fleet.as_ref().map(node_table::problems).unwrap_or_default();
         points.extend(problems.into_iter().map(|what| format!("{name}: {what}")));
-        for SlowRank { rank, share } in &job.slow {
+        // Every rank of a pipeline is as slow as its limits make it.
+        for SlowRank { rank, share } in job.slow.iter().filter(|_| slowed.is_none()) {
             let by = percent(*share);
             points.push(format!(
                 "{name}, rank {rank}: its instructions take {by} longer than was profiled"
@@ -158,6 +186,26 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
         }
     }
     points
+}
+
+/// The power limits by which pfo itself slows a job down, for a budget: a plan of limits has its own.
+fn limited(job: &JobName, uid: Uid, status: &Status) -> Option<String> {
+    let job = status.jobs.iter().find(|other| (&other.job, other.uid) == (job, uid))?;
+    if job.plan.as_ref().is_some_and(|plan| !plan.power_limits_w.is_empty()) {
+        return None;
+    }
+    let is_of_job = |gpu: &&GpuStatus| job.ranks.iter().any(|rank| rank.gpu_uuid == gpu.uuid);
+    let of_job = status.gpus.iter().filter(is_of_job);
+    let limits: Vec<_> = of_job
+        .filter_map(|gpu| Some(format!("GPU {} at {} W", gpu.index, gpu.power_limit_w?)))
+        .collect();
+    let name = &job.job;
+    (!limits.is_empty()).then(|| {
+        format!(
+            "slowed down by pfo's own power limits, for a power budget: {}; `pfoctl budget explain {name}`",
+            limits.join(", ")
+        )
+    })
 }
 
 /// What a guard has found, if that needs attention.
@@ -200,7 +248,7 @@ fn drifted(drift: &DriftStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{Instruction, Rank, Stage};
+    use pfo_protocol::{Instruction, PlanStatus, Rank, Stage};
 
     use super::*;
 
@@ -215,6 +263,27 @@ mod tests {
         );
         let given_up = GuardStatus { given_up: Some(0.08), ..corrected };
         assert!(guarded(&given_up).unwrap().starts_with("back at default clocks"));
+    }
+
+    #[test]
+    fn a_job_under_limits_of_a_budget_is_said_to_be_slowed_by_them() {
+        let mut status: Status =
+            serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
+        let at = status.jobs.iter().position(|job| !job.ranks.is_empty()).unwrap();
+        let (job, uid) = (status.jobs[at].job.clone(), status.jobs[at].uid);
+        status.jobs[at].ranks.truncate(1);
+        status.jobs[at].ranks[0].gpu_uuid = status.gpus[0].uuid.clone();
+        status.gpus[0].power_limit_w = None;
+        assert_eq!(limited(&job, uid, &status), None);
+        status.gpus[0].power_limit_w = Some(147);
+        let said = limited(&job, uid, &status).unwrap();
+        assert!(said.starts_with("slowed down by pfo's own power limits, for a power budget: "));
+        assert!(said.contains("GPU 0 at 147 W; `pfoctl budget explain "), "{said}");
+        status.jobs[at].plan = Some(PlanStatus {
+            power_limits_w: vec![147],
+            ..crate::status::measured::tests::plan(1)
+        });
+        assert_eq!(limited(&job, uid, &status), None, "its own plan asks for the limit");
     }
 
     #[test]

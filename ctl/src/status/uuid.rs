@@ -48,6 +48,7 @@ mod tests {
                 driver_use: Default::default(),
                 throttle_reasons: 0,
                 temperature_c: None,
+                minor: None,
             })
             .collect();
         gpus.iter().map(|gpu| short(&gpu.uuid, &gpus)).collect()

@@ -3,6 +3,7 @@
 
 use pfo_protocol::{JobStatus, SavedEnergy, Savings, SavingsRow};
 
+use super::measured::Measured;
 use super::quantity::percent;
 use crate::savings::share;
 use crate::text::harmless;
@@ -16,13 +17,22 @@ pub(crate) fn render(job: &JobStatus, ledger: &[SavingsRow]) -> Option<String> {
     };
     let savings = ledger.iter().find(is_it)?.savings;
     let saved = savings.saved?;
-    let said =
-        if saved.shown { saving(&savings, &saved) } else { "no saving that is certain".into() };
+    // The table above has a verdict already, and one that is certain.
+    if !saved.shown && is_proven_in(job) {
+        return None;
+    }
+    let said = if saved.shown { saving(&savings, &saved) } else { "no saving is proven".into() };
     let line = format!(
         "Since plan {label} first ran: {said}, in {} steps (pfoctl savings --by plan)",
         savings.steps
     );
     Some(format!("{}\n", harmless(&line)))
+}
+
+/// Whether the windows that are shown with the job prove a saving of its plan.
+fn is_proven_in(job: &JobStatus) -> bool {
+    let saving = Measured::in_force(job).and_then(|measured| measured.saving?.interval);
+    saving.is_some_and(|interval| interval.low > 0.0)
 }
 
 fn saving(savings: &Savings, saved: &SavedEnergy) -> String {
@@ -40,7 +50,7 @@ mod tests {
     use pfo_protocol::Uid;
 
     use super::*;
-    use crate::status::measured::tests::{job, plan};
+    use crate::status::measured::tests::{job, plan, window};
 
     fn row(plan: &str, shown: bool) -> SavingsRow {
         let saved = SavedEnergy { low_j: 50.0, estimate_j: 100.0, high_j: 150.0, shown };
@@ -65,6 +75,22 @@ mod tests {
         insta::assert_snapshot!(render(&running, &ledger).unwrap());
         assert_eq!(render(&running, &ledger[..1]), None);
         insta::assert_snapshot!(render(&running, &[row("p.json", false)]).unwrap());
+    }
+
+    #[test]
+    fn a_saving_that_the_table_proves_is_not_contradicted_below_it() {
+        let step = |plan: Option<u32>, energy_j| window(plan, 100, 1.0, energy_j);
+        let proves = |energies: [f64; 6]| {
+            let windows = energies
+                .iter()
+                .enumerate()
+                .map(|(at, energy_j)| step((at % 2 == 1).then_some(3), *energy_j));
+            JobStatus { plan: Some(plan(3)), ..job(windows.collect()) }
+        };
+        let ledger = [row("p.json", false)];
+        assert_eq!(render(&proves([100.0, 80.0, 100.2, 80.1, 99.9, 79.9]), &ledger), None);
+        let unclear = render(&proves([100.0, 80.0, 100.0, 130.0, 100.0, 95.0]), &ledger);
+        assert!(unclear.unwrap().contains("no saving is proven"));
     }
 
     #[test]

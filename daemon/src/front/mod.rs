@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_policy::{Action, Caller};
-use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal};
+use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal, RefusalCode};
 use pfo_service::{Conversation, FileIdentity, Received, blocking, hung_up, send, watch_process};
 
 pub(crate) use self::listen::Passed;
@@ -95,12 +95,15 @@ async fn begin_session(
         return;
     };
     let (user, pid) = (caller.peer.user(), caller.peer.pid);
-    tracing::warn!(
-        name: journal::REFUSED,
-        %job, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0, gpu_uuid = %gpu,
-        "refused a session on GPU {gpu} to job {job} ({user}, process {pid}): {}",
-        refusal.message
-    );
+    // Every rank asks again each few seconds while a node is drained, and the drain is in the journal.
+    if refusal.code != RefusalCode::ShuttingDown {
+        tracing::warn!(
+            name: journal::REFUSED,
+            %job, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0, gpu_uuid = %gpu,
+            "refused a session on GPU {gpu} to job {job} ({user}, process {pid}): {}",
+            refusal.message
+        );
+    }
     send(&conversation.stream, &DaemonMessage::Refusal(refusal)).await;
 }
 

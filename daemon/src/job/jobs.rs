@@ -211,8 +211,9 @@ impl Jobs {
 
     /// A refusal for a job that does not exist, or that the caller may not see.
     fn unknown(name: &JobName, owner: Option<Uid>) -> Refusal {
-        let who = owner.map_or_else(|| "nobody".to_owned(), |owner| format!("user {owner}"));
-        let message = format!("{who} has no job {name} on this node");
+        let no_user = || "no user has a".to_owned();
+        let who_has_no = owner.map_or_else(no_user, |owner| format!("user {owner} has no"));
+        let message = format!("{who_has_no} job {name} on this node");
         Refusal::new(RefusalCode::UnknownJob, message, "`pfoctl status` lists the jobs")
     }
 

@@ -21,7 +21,8 @@ use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
 use pfo_service::{Accounts, FileIdentity, NodeAccounts, User, Whose, blocking, catch_in};
 
 pub(crate) use self::grants::watch_grants;
-pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
+pub use self::reload::resolved;
+pub(crate) use self::reload::{look_up_names_again, reload};
 use self::stream::Stream;
 pub(crate) use self::stream::stream;
 use crate::host::journal;

@@ -25,15 +25,9 @@ use crate::refusal::internal;
 pub(crate) fn reload(node: &Node) -> Reloaded {
     let _one_at_a_time = lock(&node.reloading);
     Service.reloading();
-    let result = read(node);
-    let refused = result.as_ref().err().cloned();
-    let mut outcome = match result {
-        Ok((settings, restart_needed_for)) => {
-            node.restart_needed_for.store(Arc::new(restart_needed_for));
-            put_into_force(node, settings)
-        }
-        Err(_) => Reloaded::default(),
-    };
+    let read = read(node);
+    let refused = read.as_ref().err().cloned();
+    let mut outcome = read.map_or_else(|_| Reloaded::default(), |new| put_into_force(node, new));
     node.config_refused.store(refused.clone().map(Arc::new));
     outcome.config = config_status(node);
     log(&outcome);
@@ -59,7 +53,10 @@ pub(crate) fn look_up_names_again(node: &Node) {
 #[must_use]
 pub(crate) fn config_status(node: &Node) -> ConfigStatus {
     let settings = node.settings();
-    let unknown = settings.authority.unknown_names();
+    let outdated = node.source.read().map(|mut new| {
+        keep_what_cannot_change(&mut new, &settings.config);
+        new != settings.config
+    });
     ConfigStatus {
         file: settings.config.file.as_ref().map(|path| path.display().to_string()),
         refused: node.config_refused.load().as_deref().cloned().or_else(|| {
@@ -68,20 +65,31 @@ pub(crate) fn config_status(node: &Node) -> ConfigStatus {
             writable.or_else(|| closed_to_its_group(&settings))
         }),
         restart_needed_for: node.restart_needed_for.load().to_vec(),
-        unknown_names: unknown.iter().map(ToString::to_string).collect(),
+        unknown_names: settings.authority.unknown_names().iter().map(ToString::to_string).collect(),
+        outdated: outdated.unwrap_or(true),
     }
 }
 
-/// The settings that the file leads to now, and the keys that require a restart.
-fn read(node: &Node) -> Result<(Settings, Vec<String>), String> {
+/// The settings that the file leads to now. What requires a restart is named in the node's status.
+fn read(node: &Node) -> Result<Settings, String> {
     let mut config = node.source.read().map_err(|error| error.to_string())?;
     let restart_needed_for = keep_what_cannot_change(&mut config, &node.settings().config);
+    let settings = resolved(config)?;
+    closed_to_its_group(&settings).map_or(Ok(()), Err)?;
+    node.restart_needed_for.store(Arc::new(restart_needed_for));
+    Ok(settings)
+}
+
+/// The settings of a configuration that is to be in force.
+///
+/// # Errors
+/// In words, if it names what has no account here, or none that is known now: nobody loses a right by that.
+pub fn resolved(config: Config) -> Result<Settings, String> {
     let settings = Settings::new(config, &NodeAccounts);
-    // A name that cannot be looked up just now may still exist: no session ends because of that.
-    if let Some(name) = settings.authority.unknown_names().iter().find(|name| name.is_uncertain()) {
-        return Err(format!("the accounts of this node cannot be read now: {name}"));
+    match settings.authority.unknown_names().first() {
+        Some(name) => Err(format!("the configuration names what this node does not know: {name}")),
+        None => Ok(settings),
     }
-    closed_to_its_group(&settings).map_or(Ok((settings, restart_needed_for)), Err)
 }
 
 /// The first packaged socket that the group of the configuration cannot open: systemd makes them,
@@ -177,7 +185,7 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
 }
 
 fn log(outcome: &Reloaded) {
-    let ConfigStatus { file, refused, restart_needed_for, unknown_names } = &outcome.config;
+    let ConfigStatus { file, refused, restart_needed_for, .. } = &outcome.config;
     if let Some(why) = refused {
         tracing::error!("{why}; the former configuration stays in force");
         return;
@@ -186,16 +194,6 @@ fn log(outcome: &Reloaded) {
     tracing::info!("{file} in force, {} sessions ended", outcome.ended.len());
     for key in restart_needed_for {
         tracing::warn!("{key} has changed; restart pfod to put it into force");
-    }
-    warn_of_unknown(unknown_names);
-}
-
-/// Reports the names of the configuration that have no account.
-pub(crate) fn warn_of_unknown(names: &[String]) {
-    for name in names {
-        tracing::warn!(
-            "this node has no {name}: what the configuration grants to it has no effect"
-        );
     }
 }
 

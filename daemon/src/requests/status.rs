@@ -23,11 +23,8 @@ const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
 /// The status, without the jobs of users that the permit does not let its caller see.
 pub(super) fn status(node: &Node, permit: &Permit) -> Status {
     let (driver, problem) = match node.driver.get() {
-        Ok(driver) => {
-            let missing = (!driver.missing.is_empty()).then(|| driver.missing.join("; "));
-            (Some(driver), missing)
-        }
-        Err(why) => (None, Some(why)),
+        Ok(driver) => (Some(Arc::clone(&driver)), driver.missing.join("; ")),
+        Err(why) => (None, why),
     };
     let gpus = driver.as_ref().map_or(&[][..], |driver| &driver.gpus);
     let mut owed = node.owed.entries();
@@ -39,7 +36,7 @@ pub(super) fn status(node: &Node, permit: &Permit) -> Status {
         pid: Pid(std::process::id()),
         uptime_s: node.started.elapsed().as_secs_f64(),
         driver: driver.as_ref().map(|driver| driver.version.clone()),
-        driver_problem: problem,
+        driver_problem: Some(problem).filter(|problem| !problem.is_empty()),
         sessions: node.leases.sessions().len() as u32,
         unrestored: owed.iter().map(in_words).collect(),
         config: config_status(node),
@@ -87,6 +84,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
         driver_use: gpu.asked.lately(),
         throttle_reasons: reading.held_back.map_or(0, |reasons| reasons.bits()),
         temperature_c: reading.temperature_c,
+        minor: gpu.minor,
         problem: stuck
             .or(failed)
             .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))
@@ -96,6 +94,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
 
 fn job_status(job: &Job) -> JobStatus {
     let members = job.members();
+    let energies_j = members.ranks().map(|rank| rank.session.progress.measured.load().energy_j);
     JobStatus {
         job: job.key.name.clone(),
         uid: job.key.uid,
@@ -105,20 +104,15 @@ fn job_status(job: &Job) -> JobStatus {
         measured_by: members.held.map(|Measurer { uid, pid, .. }| MeasuredBy { uid, pid }),
         swap_at_step: members.plans.under_way().map(|swap| swap.step()),
         measured_for_s: members.past.measured_for().as_secs_f64(),
-        energy_j: members.ranks().map(energy_j).chain([members.past.energy_j()]).sum(),
+        energy_j: energies_j.chain([members.past.energy_j()]).sum(),
         windows: windows(&members),
         ranks: members.ranks().map(rank_status).collect(),
     }
 }
 
-fn energy_j(member: &Member) -> Option<f64> {
-    member.session.progress.measured.load().energy_j
-}
-
 fn rank_status(member: &Member) -> RankStatus {
     let progress = &member.session.progress;
     let seconds = |ns: u64| ns as f64 / 1e9;
-    let plan = progress.plan.load(Relaxed);
     let set_calls = progress.published.set_calls.load(Relaxed);
     let set_call_ns = progress.published.set_call_ns.load(Relaxed);
     RankStatus {
@@ -128,13 +122,13 @@ fn rank_status(member: &Member) -> RankStatus {
         session: member.session.holder.session,
         gpu_uuid: member.gpu.uuid.clone(),
         step: progress.step(),
-        plan: (plan > 0).then_some(plan),
+        plan: Some(progress.plan.load(Relaxed)).filter(|plan| *plan > 0),
         mismatched_steps: progress.mismatched_steps.load(Relaxed),
         last_mismatch: progress.last_mismatch.load().as_deref().cloned(),
         lost_events: progress.lost_events.load(Relaxed),
         misplaced_instructions: progress.misplaced_instructions.load(Relaxed),
         untimed_calls: progress.untimed_calls.load(Relaxed),
-        energy_j: energy_j(member),
+        energy_j: progress.measured.load().energy_j,
         instructions: progress.instructions.load(Relaxed),
         instruction_s: seconds(progress.instruction_ns.load(Relaxed)),
         off_plan_s: seconds(progress.off_plan_ns.load(Relaxed)),

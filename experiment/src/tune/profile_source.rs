@@ -54,7 +54,7 @@ impl<B: Bench> Subject<'_, B> {
 
     async fn swept(&mut self, order: SweepOrder) -> Result<(ProfileKey, Origin), TuneError> {
         let before = self.unfinished_sweeps().await?;
-        let SweepStatus { state, profile: key, .. } =
+        let SweepStatus { state, profile: key, not_in_force, .. } =
             match self.agent(AgentRequest::SweepAttend(order)).await? {
                 AgentResponse::Reused(stored) => return Ok((stored.key, Origin::Stored)),
                 AgentResponse::Sweep(sweep) => *sweep,
@@ -66,7 +66,7 @@ impl<B: Bench> Subject<'_, B> {
             }
             SweepState::Paused { why } => {
                 let why = why.unwrap_or_else(|| "on request".to_owned());
-                Err(TuneError::SweepPaused { job: self.job(), why })
+                Err(TuneError::SweepPaused { job: self.job(), why, not_in_force })
             }
             SweepState::Ended(_) | SweepState::Running | SweepState::Waiting { .. } => {
                 let same = before.iter().find(|earlier| earlier.profile == key);

@@ -115,6 +115,7 @@ fn sweep(state: SweepState) -> SweepStatus {
         step_time_s: None,
         default_step_time_s: None,
         remaining_s: None,
+        not_in_force: false,
     }
 }
 

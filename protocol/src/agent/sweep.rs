@@ -162,6 +162,9 @@ pub struct SweepStatus {
     pub default_step_time_s: Option<f64>,
     /// How long it will still take at most, in seconds, once it is known.
     pub remaining_s: Option<f64>,
+    /// Whether it is paused because the driver of a GPU did not do what a trial asked of it.
+    #[serde(default)]
+    pub not_in_force: bool,
 }
 
 /// What a sweep does.

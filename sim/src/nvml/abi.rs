@@ -44,8 +44,9 @@ impl Handle {
 pub(super) unsafe fn put_text(
     buffer: *mut c_char,
     length: c_uint,
-    text: &str,
+    text: impl AsRef<[u8]>,
 ) -> Result<(), NvmlResult> {
+    let text = text.as_ref();
     if buffer.is_null() {
         return Err(NvmlResult::InvalidArgument);
     }
@@ -54,7 +55,7 @@ pub(super) unsafe fn put_text(
     }
     // SAFETY: not null, and the caller promises `length` bytes.
     let buffer = unsafe { slice::from_raw_parts_mut(buffer.cast::<u8>(), length as usize) };
-    buffer[..text.len()].copy_from_slice(text.as_bytes());
+    buffer[..text.len()].copy_from_slice(text);
     buffer[text.len()] = 0;
     Ok(())
 }

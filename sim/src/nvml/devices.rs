@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use crate::fault::FaultKind;
 use crate::identity::PciBusId;
 use crate::nvml::abi::{Handle, Out, PciInfo, fixed_text, put, put_text, text};
 use crate::nvml::{device_call, system_call};
@@ -96,7 +97,7 @@ unsafe extern "C" fn nvmlDeviceGetUUID(
 ) -> c_uint {
     device_call("nvmlDeviceGetUUID", device, |gpu| {
         // SAFETY: NVML's callers pass a buffer and its length.
-        unsafe { put_text(uuid, length, &gpu.uuid().to_string()) }
+        unsafe { put_text(uuid, length, gpu.uuid().to_string()) }
     })
 }
 
@@ -107,8 +108,12 @@ unsafe extern "C" fn nvmlDeviceGetName(
     length: c_uint,
 ) -> c_uint {
     device_call("nvmlDeviceGetName", device, |gpu| {
+        let is_garbled = gpu.driver().faults().iter().any(|fault| {
+            fault.kind == FaultKind::Garble && fault.gpu.is_none_or(|index| index == gpu.index())
+        });
+        let text = if is_garbled { &b"NVIDIA \xC3\x28"[..] } else { gpu.facts().name.as_bytes() };
         // SAFETY: NVML's callers pass a buffer and its length.
-        unsafe { put_text(name, length, gpu.facts().name) }
+        unsafe { put_text(name, length, text) }
     })
 }
 
@@ -120,7 +125,7 @@ unsafe extern "C" fn nvmlDeviceGetSerial(
 ) -> c_uint {
     device_call("nvmlDeviceGetSerial", device, |gpu| {
         // SAFETY: NVML's callers pass a buffer and its length.
-        unsafe { put_text(serial, length, &gpu.serial().to_string()) }
+        unsafe { put_text(serial, length, gpu.serial().to_string()) }
     })
 }
 
@@ -143,7 +148,7 @@ extern "C" fn nvmlDeviceGetIndex(device: Handle, index: Out<'_, c_uint>) -> c_ui
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetMinorNumber(device: Handle, minor: Out<'_, c_uint>) -> c_uint {
-    device_call("nvmlDeviceGetMinorNumber", device, |gpu| put(minor, gpu.index() as c_uint))
+    device_call("nvmlDeviceGetMinorNumber", device, |gpu| put(minor, gpu.minor()))
 }
 
 #[unsafe(no_mangle)]

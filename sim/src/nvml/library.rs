@@ -147,6 +147,6 @@ unsafe extern "C" fn nvmlSystemGetProcessName(
             program.pop();
         }
         // SAFETY: NVML's callers pass a buffer and its length.
-        unsafe { put_text(name, length, &program) }
+        unsafe { put_text(name, length, program) }
     })
 }

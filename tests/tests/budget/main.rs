@@ -303,6 +303,47 @@ fn a_job_without_a_frontier_runs_one_clock_and_does_so_again_after_a_restart_of_
 }
 
 #[test]
+fn a_budget_below_what_gpus_draw_at_the_least_is_refused_with_its_cost_unless_it_is_forced() {
+    needs_root!();
+    let node = node();
+    let user = Identity::trainer();
+    let training =
+        Training::start(&node, FIRST, &user, &["--time-scale", SCALE, "--gpus", "0,1,2,3"]);
+    training.until_leased(&node);
+    let refused = node.pfoctl(&Identity::administrator(), &["budget", "set", "5"]);
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    let cost = "every job would run at its lowest clock and power limit";
+    for part in ["a budget of 5 W is below the ", cost, "5kW is 5000", "--force"] {
+        assert!(refused.stderr.contains(part), "{part}: {refused:?}");
+    }
+    assert_eq!(status(&node)["budgets"].as_array().unwrap().len(), 0);
+    assert!(admin(&node, &["budget", "set", "5", "--force"]).contains(cost));
+    let _ = admin(&node, &["budget", "clear"]);
+    training.stop();
+}
+
+#[test]
+fn a_budget_for_which_a_driver_sets_no_clock_is_no_success() {
+    needs_root!();
+    let node = node();
+    let user = Identity::trainer();
+    let training =
+        Training::start(&node, FIRST, &user, &["--time-scale", SCALE, "--gpus", "0,1,2,3"]);
+    training.until_leased(&node);
+    let full_w = drawn_w(&node, 3.0);
+    let _ = admin(&node, &["budget", "set", &format!("{:.0}W", 0.9 * full_w)]);
+    node.until_so("the job is slowed", || is_slowed(&node, FIRST));
+    node.machine.fault("nvmlDeviceSetGpuLockedClocks", "no-permission", Some(1));
+    let budget = format!("{:.0}W", 0.75 * full_w);
+    let ran = node.pfoctl(&Identity::administrator(), &["budget", "set", &budget]);
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("not in force on rank 1 (GPU 1): "), "{ran:?}");
+    node.machine.clear_faults();
+    let _ = admin(&node, &["budget", "clear"]);
+    training.stop();
+}
+
+#[test]
 fn users_set_no_budget_and_terms_only_as_far_as_they_are_let() {
     needs_root!();
     let node = node();
@@ -312,7 +353,7 @@ fn users_set_no_budget_and_terms_only_as_far_as_they_are_let() {
     training.until_leased(&node);
     let _ = admin(&node, &["budget", "set", "1MW"]);
     for refused in [
-        &["budget", "set", "1W"][..],
+        &["budget", "set", "1MW"][..],
         &["budget", "clear"],
         &["budget", "terms", "--for", "node", "--weight", "2"],
         &["budget", "terms", "--for", "user:0", "--weight", "2"],

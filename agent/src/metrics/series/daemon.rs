@@ -72,6 +72,12 @@ fn daemon<'a>() -> Subject<&'a DaemonStatus> {
                 "1 if pfod.toml has an error, so that what it said before is in force, else 0.",
                 |daemon| flag(daemon.config.refused.is_some()),
             ),
+            gauge(
+                "pfo_daemon_config_outdated",
+                None,
+                "1 if pfod.toml was written after pfod read it, so that it is not in force, else 0.",
+                |daemon| flag(daemon.config.outdated),
+            ),
         ],
     }
 }

@@ -186,8 +186,8 @@ pub(crate) struct FaultArgs {
     /// The function, for example nvmlDeviceSetGpuLockedClocks, or '*' for all
     #[arg(long, value_name = "NAME", requires = "kind", required_unless_present = "clear")]
     pub(crate) function: Option<FunctionName>,
-    /// hang (until cleared), crash, latency:MS, or an error: no-permission, not-supported, gpu-is-lost,
-    /// unknown, timeout, …
+    /// hang (until cleared), crash, ignored (a setter that does nothing), garbled (a name that is not
+    /// UTF-8), latency:MS, or an error: no-permission, not-supported, gpu-is-lost, unknown, timeout, …
     #[arg(long, value_name = "KIND", requires = "function")]
     pub(crate) kind: Option<FaultKind>,
     /// Only on this GPU

@@ -45,6 +45,8 @@ struct GpuView {
     name: &'static str,
     uuid: String,
     pci_bus_id: String,
+    /// That of its device file, `nvidiaN`.
+    minor: u32,
     /// The newest accepted lock, in force or about to be.
     locked_sm_mhz: Option<RangeView>,
     locked_memory_mhz: Option<RangeView>,
@@ -121,6 +123,7 @@ fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
         name: facts.name,
         uuid: gpu.uuid().to_string(),
         pci_bus_id: gpu.pci().to_string(),
+        minor: gpu.minor(),
         locked_sm_mhz: state.timeline.last().lock.map(Into::into),
         locked_memory_mhz: state.memory_lock.map(Into::into),
         sm_mhz: state.clock_at(board, now).0,

@@ -1,0 +1,99 @@
+//! What a driver does not do is not said to be done, and the reason is said at once.
+
+use std::fs;
+
+use pfo_tests::{Identity, MICROBATCHES, Node, Ran, STAGES, TestPlan, Training};
+
+const JOB: &str = "pipeline";
+const SET: &str = "nvmlDeviceSetGpuLockedClocks";
+
+/// A code of its own.
+const NOT_IN_FORCE: Option<i32> = Some(7);
+
+/// A node with a job that trains, and a plan for it. The machine's GPUs can be locked at this clock.
+fn training(node: &Node) -> (Training, String) {
+    let training = Training::start(node, JOB, &Identity::own(), &[]);
+    training.until_leased(node);
+    training.until_step(node, 2);
+    let plan = node.directory().join("plan.json");
+    fs::write(&plan, TestPlan::new(STAGES, MICROBATCHES, |_, _| 900).to_json()).unwrap();
+    (training, plan.display().to_string())
+}
+
+fn swap(node: &Node, plan: &str) -> Ran {
+    node.pfoctl(&Identity::own(), &["plan", "swap", JOB, plan, "--wait"])
+}
+
+fn attention(node: &Node) -> String {
+    let status = node.pfoctl(&Identity::own(), &["status"]).stdout;
+    status.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_swap_that_the_driver_carries_out_is_a_success() {
+    let node = Node::start();
+    let (_training, plan) = training(&node);
+    let ran = swap(&node, &plan);
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{ran:?}");
+    assert!(!attention(&node).contains("not in force"));
+}
+
+#[test]
+fn a_swap_that_a_driver_refuses_is_no_success_and_names_the_gpu() {
+    for (kind, gpu, why) in [
+        ("no-permission", None, "permission"),
+        ("not-supported", Some(2), "not available"),
+        ("ignored", Some(1), "although pfod has locked 900 MHz"),
+    ] {
+        let node = Node::start();
+        let (_training, plan) = training(&node);
+        node.machine.fault(SET, kind, gpu);
+        let ran = swap(&node, &plan);
+        assert_eq!(ran.code, NOT_IN_FORCE, "{kind}: {ran:?}");
+        let index = gpu.unwrap_or(0);
+        let named = format!("not in force on rank {index} (GPU {index}): ");
+        assert!(ran.stderr.contains(&named) && ran.stderr.contains(why), "{kind}: {ran:?}");
+    }
+}
+
+#[test]
+fn status_says_of_a_plan_on_which_rank_it_is_not_in_force_and_why() {
+    let node = Node::start();
+    let (_training, plan) = training(&node);
+    node.machine.fault(SET, "no-permission", Some(0));
+    assert_eq!(swap(&node, &plan).code, NOT_IN_FORCE);
+    let said = attention(&node);
+    assert!(said.contains("plan 1, not in force on rank 0 (GPU 0): "), "{said}");
+    assert!(!said.contains("rank 1 (GPU 1)"), "{said}");
+    // It is in force as soon as the driver lets it be.
+    node.machine.clear_faults();
+    node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
+    node.until_so("status says so", || !attention(&node).contains("not in force"));
+}
+
+#[test]
+fn a_ledger_that_cannot_be_written_is_named_as_the_reason() {
+    let node = Node::start();
+    let (_training, plan) = training(&node);
+    // Where the next ledger would be written first, there is something in the way.
+    let ledger = node.ledger().with_extension("new");
+    fs::create_dir(&ledger).unwrap();
+    let ran = swap(&node, &plan);
+    assert_eq!(ran.code, NOT_IN_FORCE, "{ran:?}");
+    assert!(ran.stderr.contains("not in force on rank 0 (GPU 0): "), "{ran:?}");
+    assert!(ran.stderr.contains("ledger"), "{ran:?}");
+}
+
+#[test]
+fn what_is_to_be_measured_at_clocks_that_cannot_be_set_is_refused_with_the_reason() {
+    for command in [&["tune", JOB][..], &["profile", "start", JOB]] {
+        let node = Node::start();
+        let (_training, _) = training(&node);
+        node.machine.fault(SET, "not-supported", Some(2));
+        let ran = node.pfoctl(&Identity::own(), command);
+        assert_eq!(ran.code, NOT_IN_FORCE, "{command:?}: {ran:?}");
+        assert!(ran.stderr.contains("is not in force on rank 2 (GPU 2): "), "{command:?}: {ran:?}");
+        // Nothing goes on in its name.
+        node.until_so("the job is free", || node.status().jobs[0].measured_by.is_none());
+    }
+}

@@ -21,6 +21,7 @@ mod generate;
 mod gpus;
 mod grant;
 mod help;
+mod kept_below;
 mod lease;
 mod maintenance;
 mod memory_lock;

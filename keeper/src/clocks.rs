@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nvml_wrapper::enums::device::GpuLockedClocksSetting;
-use pfo_vocabulary::{GpuUuid, Mhz, Milliwatts, Pid};
+use pfo_vocabulary::{GpuUuid, Mhz, Milliwatts};
 
 use crate::device::KeptDevice;
 use crate::driver::Gpu;
@@ -73,14 +73,6 @@ impl Clocks {
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
-    }
-
-    /// Whether a process computes on the GPU.
-    ///
-    /// # Errors
-    /// If the GPU is gone, or the driver does not report its processes.
-    pub fn is_computed_on_by(&self, pid: Pid) -> Result<bool, DriverError> {
-        self.gpu.is_computed_on_by(pid)
     }
 
     /// The locked SM clock, and when the driver was asked for it (`CLOCK_MONOTONIC`, ns).

@@ -71,6 +71,10 @@ pub struct Groups {
 pub struct Limits {
     /// Connections that may be open at once. Those of sessions do not count.
     pub connections: Within<1, 65_536>,
+    /// Seconds between two looks at who computes on a leased GPU.
+    pub tenant_check_s: Within<1, 60>,
+    /// Seconds for which what the agent has asked for lasts, unless it asks again.
+    pub agent_silence_s: Within<1, 3_600>,
 }
 
 /// `[clocks]`
@@ -143,7 +147,11 @@ impl Default for Groups {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: Within::of::<1024>() }
+        Self {
+            connections: Within::of::<1024>(),
+            tenant_check_s: Within::of::<5>(),
+            agent_silence_s: Within::of::<60>(),
+        }
     }
 }
 

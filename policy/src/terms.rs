@@ -69,14 +69,10 @@ impl Terms {
         Milliwatts::of_watts(self.min_power_limit_w.get())
     }
 
-    /// The terms for one GPU. Without a proof that the peer was given it, what the configuration
-    /// leaves unbounded ends at half of what the GPU can do.
+    /// The terms for one GPU: what the configuration leaves unbounded ends at half of what it can do.
     #[must_use]
     pub fn on(&self, gpu: &GpuFacts) -> Self {
         let mut terms = self.clone();
-        if self.require_device {
-            return terms;
-        }
         if self.min_mhz == ClockBound::of::<0>() {
             let highest = gpu.sm_clocks.last().map_or(0, |mhz| mhz.0);
             let half = ClockBound::try_from(i64::from(highest.div_ceil(2)));

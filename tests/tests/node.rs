@@ -48,6 +48,7 @@ mod selftest;
 mod session_ends;
 mod stragglers;
 mod sweeps;
+mod tenancy;
 mod throttling;
 mod top;
 mod training;

@@ -10,6 +10,7 @@ use super::quantity::{change, percent};
 use super::table::heading;
 use crate::error::Error;
 use crate::explained::Explained;
+use crate::kept_below::kept_below;
 use crate::output::Look;
 use crate::text::harmless;
 
@@ -79,6 +80,7 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
             let number = plan.number;
             points.push(format!("{name}: plan {number} is suspended: {why}"));
         }
+        points.extend(kept_below(status, job).iter().map(|kept| format!("{name}: {kept}")));
         for rank in &job.ranks {
             let name = format!("{name}, rank {}", rank.rank);
             if let Some(problem) = &rank.problem {

@@ -309,8 +309,8 @@ mod tests {
         let error = parse("[limits]\n  connection = 3\n").unwrap_err();
         assert_eq!(
             error,
-            "pfod.toml, line 2, column 3: unknown field `connection`, expected `connections`; \
-             did you mean `connections`?"
+            "pfod.toml, line 2, column 3: unknown field `connection`, expected one of \
+             `connections`, `tenant_check_s`, `agent_silence_s`; did you mean `connections`?"
         );
         assert!(parse("\n\n[[rule]]\nuser = ['a']").unwrap_err().contains("line 4, column 1"));
     }

@@ -89,7 +89,7 @@ fn examine(root: &Root, nvml: Option<PathBuf>, daemons: &Daemons) -> Vec<Finding
     if let (Some(status), Ok(known)) = (&status, known) {
         findings.extend(calibration::check(status, &known));
     }
-    for status in &status {
+    if let Some(status) = &status {
         let kept = status.jobs.iter().flat_map(|job| kept_below(status, job));
         let remedy =
             "`pfoctl budget clear` ends a budget of this node, and `systemctl stop pfo-agent` all";

@@ -69,15 +69,24 @@ fn a_lease_ends_when_another_user_computes_on_its_gpu_and_its_holder_does_not() 
     let _rank = Rank::open(&node, JOB, 0, 1, 2);
 }
 
-/// Another user's process that computes on a GPU, until it is killed.
-fn other_that_computes(node: &Node, gpu: usize) -> Child {
+/// A process that computes on a GPU.
+struct Computing(Child);
+
+impl Drop for Computing {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// Another user's process that computes on a GPU.
+fn other_that_computes(node: &Node, gpu: usize) -> Computing {
     let trainer = programs::program_for_all("pfo-sim-trainer", node.directory());
     let mut command = Command::new(trainer);
     command.args(["compute", "--gpu", &gpu.to_string(), "--state"]).arg(node.machine.state());
     // It ends with its standard input.
     Identity::trainer().assume(command.stdin(Stdio::piped()));
     let before = node.machine.processes(gpu).len();
-    let process = command.spawn().unwrap();
+    let process = Computing(command.spawn().unwrap());
     node.until_is("processes on the GPU", &(before + 1), || node.machine.processes(gpu).len());
     process
 }

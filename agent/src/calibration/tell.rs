@@ -1,7 +1,7 @@
 //! Telling `pfod` when the clocks of leased GPUs are in force.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pfo_protocol::{JobView, RefusalCode, Request, Response, SessionId, SettleTimes};
 
@@ -13,6 +13,11 @@ use crate::pfod::{PfodError, Questions, SIGN_OF_LIFE, unexpected};
 pub(crate) struct Told(BTreeMap<SessionId, (Option<SettleTimes>, Option<Instant>)>);
 
 impl Told {
+    /// When to tell `pfod` again at the latest; none if it knows nothing.
+    pub(crate) fn again_within(&self) -> Option<Duration> {
+        self.0.values().any(|(times, _)| times.is_some()).then_some(SIGN_OF_LIFE)
+    }
+
     /// Tells `pfod` what is known of the GPUs of these jobs: when that has changed, and again before
     /// `pfod` forgets it.
     ///

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::{GpuFacts, Ledger};
@@ -95,6 +95,11 @@ impl Node {
     /// The configuration in force.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         self.settings.load_full()
+    }
+
+    /// How long what the agent has asked for, or anybody holds, lasts without another request.
+    pub(crate) fn agent_silence(&self) -> Duration {
+        Duration::from_secs(self.settings().config.limits.agent_silence_s.get().into())
     }
 
     /// Replaces the configuration in force. Running sessions are not changed by this.

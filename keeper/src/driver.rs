@@ -142,15 +142,17 @@ impl Gpu {
         }
     }
 
-    /// Whether a process computes on the GPU.
+    /// The processes that compute on the GPU, those of an MPS server included.
     ///
     /// # Errors
     /// If the GPU is gone, or the driver does not report its processes.
-    pub fn is_computed_on_by(&self, pid: Pid) -> Result<bool, DriverError> {
+    pub fn processes(&self) -> Result<Vec<Pid>, DriverError> {
         let device = self.device()?;
         let processes = self.asked.read(1, || device.running_compute_processes());
         let processes = processes.map_err(|source| self.failed("listing its processes", source))?;
-        Ok(processes.iter().any(|process| process.pid == pid.0))
+        // Drivers before R510 cannot tell.
+        let through_mps = device.mps_running_compute_processes().unwrap_or_default();
+        Ok(processes.into_iter().chain(through_mps).map(|process| Pid(process.pid)).collect())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The one place that decides who may do what.
 
+use std::fmt;
 use std::os::fd::AsFd;
 
 use pfo_keeper::GpuFacts;
@@ -25,13 +26,16 @@ pub struct Caller {
     pub on_behalf: Option<Claim>,
     /// Whether the process waits for the answer; a sweep continues without one.
     pub is_waiting: bool,
+    /// The agent's process, as the kernel names it, if the request came through that.
+    pub agent: Option<Pid>,
 }
 
 impl Caller {
     /// The peer of a connection.
     #[must_use]
     pub fn new(peer: Peer, door: Door) -> Self {
-        Self { peer, door, on_behalf: None, is_waiting: true }
+        let agent = (door == Door::Agent).then_some(peer.pid);
+        Self { peer, door, on_behalf: None, is_waiting: true, agent }
     }
 
     /// A user on whose behalf this caller, the agent, makes requests from now on.
@@ -44,7 +48,21 @@ impl Caller {
     ) -> Self {
         let pid_to_show = pid.unwrap_or(self.peer.pid);
         let peer = Peer { uid, person, pid: pid_to_show, groups, cgroups: Vec::new() };
-        Self { peer, door: self.door, on_behalf: Some(claim), is_waiting: pid.is_some() }
+        Self { peer, on_behalf: Some(claim), is_waiting: pid.is_some(), ..self.clone() }
+    }
+}
+
+/// Names the party as the journal does: what comes through the agent is written as that.
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.peer.user();
+        let Some(agent) = self.agent else { return user.fmt(f) };
+        write!(f, "pfo-agent (process {agent})")?;
+        match self.on_behalf {
+            None => Ok(()),
+            Some(_) if self.is_waiting => write!(f, " for {user}"),
+            Some(_) => write!(f, ", by itself, for {user}"),
+        }
     }
 }
 
@@ -228,14 +246,7 @@ impl Authority {
             | Action::Calibrate
             | Action::CapPower
             | Action::ActForUsers => Ok(Permit::new(caller.clone(), true)),
-            Action::OpenSession
-            | Action::ChangeJob(_)
-            | Action::EndLeases(_)
-            | Action::ExplainOthers
-            | Action::Reload
-            | Action::Maintain
-            | Action::GrantGpus
-            | Action::ResetClocks => Err(not_for_the_agent(action)),
+            _ => Err(not_for_the_agent(action)),
         }
     }
 

@@ -71,6 +71,10 @@ pub struct Groups {
 pub struct Limits {
     /// Connections that may be open at once. Those of sessions do not count.
     pub connections: Within<1, 65_536>,
+    /// Seconds between two looks at who computes on a leased GPU.
+    pub tenant_check_s: Within<1, 60>,
+    /// Seconds for which what the agent has asked for lasts, unless it asks again.
+    pub agent_silence_s: Within<1, 3_600>,
 }
 
 /// `[clocks]`
@@ -156,7 +160,11 @@ impl Default for Groups {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: Within::of::<1024>() }
+        Self {
+            connections: Within::of::<1024>(),
+            tenant_check_s: Within::of::<5>(),
+            agent_silence_s: Within::of::<60>(),
+        }
     }
 }
 
@@ -314,8 +322,8 @@ mod tests {
         let error = parse("[limits]\n  connection = 3\n").unwrap_err();
         assert_eq!(
             error,
-            "pfod.toml, line 2, column 3: unknown field `connection`, expected `connections`; \
-             did you mean `connections`?"
+            "pfod.toml, line 2, column 3: unknown field `connection`, expected one of \
+             `connections`, `tenant_check_s`, `agent_silence_s`; did you mean `connections`?"
         );
         assert!(parse("\n\n[[rule]]\nuser = ['a']").unwrap_err().contains("line 4, column 1"));
     }

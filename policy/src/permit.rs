@@ -2,7 +2,6 @@
 //! unauthorized.
 
 use pfo_protocol::{Pid, Refusal, Uid};
-use pfo_service::User;
 
 use crate::action::Action;
 use crate::authority::{Authority, Caller};
@@ -27,11 +26,6 @@ impl Permit {
     /// The user that the caller is or acts for.
     pub fn uid(&self) -> Uid {
         self.caller.peer.uid
-    }
-
-    /// The user to name in the journal, with the person that it counts as.
-    pub fn user(&self) -> User {
-        self.caller.peer.user()
     }
 
     /// The process to name in the journal.
@@ -70,7 +64,7 @@ impl Permit {
 
 #[cfg(test)]
 mod tests {
-    use pfo_service::{Door, Peer};
+    use pfo_service::{Door, Peer, User};
 
     use super::*;
     use crate::authority::Claim;
@@ -92,15 +86,19 @@ mod tests {
     }
 
     #[test]
-    fn a_process_waits_for_the_answer_unless_the_agent_asks_without_one() {
-        let agent = Caller::new(caller(998).peer, Door::Agent);
+    fn what_comes_through_the_agent_is_named_as_that_whatever_user_it_names() {
+        let agent = Caller::new(Peer { pid: Pid(9), ..caller(998).peer }, Door::Agent);
         let user = User { uid: Uid(7), person: Uid(7) };
-        let acting = |pid: Option<Pid>| {
-            Permit::new(agent.on_behalf(user, pid, Vec::new(), Claim::User), false)
-        };
-        assert_eq!(acting(Some(Pid(5))).waiting_pid(), Some(Pid(5)));
-        let sweep = acting(None);
-        assert_eq!((sweep.waiting_pid(), sweep.pid(), sweep.uid()), (None, Pid(3), Uid(7)));
-        assert_eq!(Permit::new(caller(7), false).waiting_pid(), Some(Pid(3)));
+        let acting = |pid: Option<Pid>| agent.on_behalf(user, pid, Vec::new(), Claim::User);
+        for (caller, said, waiting) in [
+            (caller(7), "user 7", Some(Pid(3))),
+            (agent.clone(), "pfo-agent (process 9)", Some(Pid(9))),
+            (acting(Some(Pid(5))), "pfo-agent (process 9) for user 7", Some(Pid(5))),
+            (acting(None), "pfo-agent (process 9), by itself, for user 7", None),
+        ] {
+            let permit = Permit::new(caller, false);
+            assert_eq!(permit.caller().to_string(), said);
+            assert_eq!(permit.waiting_pid(), waiting, "{said}");
+        }
     }
 }

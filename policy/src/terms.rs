@@ -69,14 +69,10 @@ impl Terms {
         Milliwatts::of_watts(self.min_power_limit_w.get())
     }
 
-    /// The terms for one GPU. Without a proof that the peer was given it, what the configuration
-    /// leaves unbounded ends at half of what the GPU can do.
+    /// The terms for one GPU: what the configuration leaves unbounded ends at half of what it can do.
     #[must_use]
     pub fn on(&self, gpu: &GpuFacts) -> Self {
         let mut terms = self.clone();
-        if self.require_device {
-            return terms;
-        }
         if self.min_mhz == ClockBound::of::<0>() {
             let highest = gpu.sm_clocks.last().map_or(0, |mhz| mhz.0);
             let half = ClockBound::try_from(i64::from(highest.div_ceil(2)));
@@ -116,22 +112,22 @@ mod tests {
     }
 
     #[test]
-    fn without_the_proof_of_the_device_half_of_what_the_gpu_can_do_is_the_floor() {
-        assert_eq!(floors(""), (0, 0));
+    fn half_of_what_the_gpu_can_do_is_the_floor_with_the_proof_of_the_device_or_without() {
+        assert_eq!(floors(""), (705, 200));
         assert_eq!(floors("require_device = false"), (705, 200));
-        assert_eq!(floors("require_device = false\nmax_mhz = 600"), (600, 200));
+        assert_eq!(floors("max_mhz = 600"), (600, 200));
     }
 
     #[test]
     fn a_floor_of_the_configuration_stands_in_place_of_half() {
-        let text = "require_device = false\nmin_mhz = 1\nmin_power_limit_w = 90";
+        let text = "min_mhz = 1\nmin_power_limit_w = 90";
         assert_eq!(floors(text), (1, 90));
     }
 
     #[test]
     fn a_gpu_that_tells_neither_clocks_nor_limits_has_no_floor() {
         let bare = GpuFacts { sm_clocks: Vec::new(), default_power_limit: None, ..example_gpu() };
-        let terms = Terms { require_device: false, ..Terms::default() };
+        let terms = Terms::default();
         assert_eq!(terms.on(&bare), terms);
     }
 }

@@ -9,6 +9,7 @@ mod event;
 mod frame;
 mod gpu_list;
 mod job;
+mod line;
 mod message;
 mod range;
 mod request;
@@ -50,6 +51,7 @@ pub use codec::CodecError;
 pub use event::{EVENT_FRAME_BYTES, Event, Mark};
 pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, LARGEST_PAYLOAD, VERSION};
 pub use job::{JobSelector, JobView, RankView, RankWindow, SwapTarget, Swapped};
+pub use line::{check_label, check_line};
 pub use message::{ClientMessage, DaemonMessage};
 pub use pfo_vocabulary::{
     Chunk, DpRank, DriverUse, Gid, GpuName, GpuUuid, Instruction, JobName, Mhz, Microbatch,

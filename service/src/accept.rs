@@ -188,7 +188,7 @@ impl Conversation {
                 Err(error) => return Err(FrameError::reading(error)),
             }
         };
-        Ok((read, identify(files, room).await))
+        Ok((read, identify(files, self.peer.uid, room).await))
     }
 
     async fn read_some(&self, buffer: &mut [u8]) -> Result<usize, FrameError> {

@@ -54,7 +54,7 @@ pub use notify::{Service, feed_watchdog};
 pub use passed_files::FileIdentity;
 pub use peer::{Door, Peer, watch_process};
 pub use people::{People, SUBORDINATE_UIDS, User};
-pub use process::{Process, ProcessRecord};
+pub use process::{Process, ProcessRecord, user_of};
 pub use replace::{replace, replace_in_own_directory};
 pub use runtime::serve;
 pub use sys::{pidfd_open, register};

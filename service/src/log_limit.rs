@@ -1,6 +1,6 @@
 //! Keeps the entries that one person causes from filling the journal: beyond a burst they are left
-//! out, and counted. An entry is a user's if it has the user's `uid`. What root does as an administrator
-//! is kept.
+//! out, and counted. An entry is a user's if it has the user's `uid`; what came through the agent, which
+//! names any user, counts as the agent's, too. What root does as an administrator is kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,6 +22,9 @@ const BURST: u32 = 256;
 
 /// After the burst, one entry is kept in this time.
 const INTERVAL: Duration = Duration::from_millis(250);
+
+/// What came through the agent counts as this user's, which is nobody.
+const THROUGH_AGENT: u32 = u32::MAX;
 
 /// How long entries are counted before a report of those left out.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
@@ -87,7 +90,9 @@ pub async fn report_left_out(people: Arc<People>) {
         ENTRIES.some_left_out.notified().await;
         sleep(REPORT_AFTER).await;
         for (user, count) in ENTRIES.left_out() {
-            tracing::warn!("left out {count} journal entries caused by user {user}");
+            let by =
+                if user == THROUGH_AGENT { "pfo-agent".into() } else { format!("user {user}") };
+            tracing::warn!("left out {count} journal entries caused by {by}");
         }
     }
 }
@@ -101,18 +106,24 @@ impl<S: Subscriber> Layer<S> for Limit {
         let mut user = UserOf::default();
         event.record(&mut user);
         let person = |uid| PEOPLE.get().map_or(uid, |people| people.person(Uid(uid)).0);
-        let is_limited = |uid| uid != 0 || !is_administration();
-        !matches!(user.0, Some(uid) if is_limited(uid) && !ENTRIES.keeps(person(uid), Instant::now()))
+        let user_is = user.uid.filter(|uid| *uid != 0 || !is_administration()).map(person);
+        let counted = [user.through_agent.then_some(THROUGH_AGENT), user_is];
+        counted.into_iter().flatten().all(|counted| ENTRIES.keeps(counted, Instant::now()))
     }
 }
 
 #[derive(Default)]
-struct UserOf(Option<u32>);
+struct UserOf {
+    uid: Option<u32>,
+    through_agent: bool,
+}
 
 impl Visit for UserOf {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "uid" {
-            self.0 = u32::try_from(value).ok();
+        match field.name() {
+            "uid" => self.uid = u32::try_from(value).ok(),
+            "via_pid" => self.through_agent = true,
+            _ => {}
         }
     }
 
@@ -169,5 +180,16 @@ mod tests {
             (0..2 * BURST).for_each(|_| tracing::info!(uid = 0_u32, "of root at another socket"));
         });
         assert_eq!(ENTRIES.left_out(), [(0, BURST.into())]);
+    }
+
+    #[test]
+    fn the_entries_of_all_users_that_the_agent_names_have_one_burst() {
+        use tracing_subscriber::layer::SubscriberExt;
+
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(Limit), || {
+            let entry = |uid: u32| tracing::info!(uid, via_pid = 9_u32, "for a user");
+            (300_000..300_000 + 2 * BURST).for_each(entry);
+        });
+        assert_eq!(ENTRIES.left_out(), [(THROUGH_AGENT, BURST.into())]);
     }
 }

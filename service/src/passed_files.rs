@@ -12,6 +12,7 @@ use std::thread;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::{dev_t, ino_t};
 use nix::sys::stat::{FileStat, SFlag, fstat, stat};
+use pfo_vocabulary::Uid;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Files that are taken with one message; the kernel closes the others. No node has more GPUs.
@@ -35,12 +36,13 @@ impl FileIdentity {
         Ok(Self::from(stat(path)?))
     }
 
-    /// The identity of a file that was opened for reading and writing. `None` for any other
-    /// descriptor: `O_PATH` proves nothing, as it opens no device.
-    fn of_opened(file: &OwnedFd) -> Option<Self> {
+    /// The identity of a file that was opened for reading and writing, and that its mode lets the
+    /// user open now. `None` for any other descriptor: `O_PATH` proves nothing, as it opens no device.
+    fn of_opened(file: &OwnedFd, user: Uid) -> Option<Self> {
         let flags = OFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFL).ok()?);
         let opened = flags & (OFlag::O_ACCMODE | OFlag::O_PATH) == OFlag::O_RDWR;
-        opened.then(|| fstat(file).ok().map(Self::from))?
+        let file = fstat(file).ok()?;
+        (opened && may_open(&file, user)).then(|| file.into())
     }
 }
 
@@ -53,14 +55,28 @@ impl From<FileStat> for FileIdentity {
     }
 }
 
-/// Identifies files and closes them. `room` is given back when the last one is closed.
-pub(crate) async fn identify(files: Vec<OwnedFd>, room: OwnedSemaphorePermit) -> Vec<FileIdentity> {
+/// Whether the mode of a file may let a user open it. To all but its owner, the bits of its group and
+/// of others give the most that groups and an access list can.
+fn may_open(file: &FileStat, user: Uid) -> bool {
+    const READ_AND_WRITE: u32 = 0o6;
+    let mode = file.st_mode;
+    let bits = if file.st_uid == user.0 { mode >> 6 } else { mode >> 3 | mode };
+    user == Uid::ROOT || bits & READ_AND_WRITE == READ_AND_WRITE
+}
+
+/// Identifies the files that a user has passed, and closes them. `room` is given back when the last
+/// one is closed.
+pub(crate) async fn identify(
+    files: Vec<OwnedFd>,
+    user: Uid,
+    room: OwnedSemaphorePermit,
+) -> Vec<FileIdentity> {
     if files.is_empty() {
         return Vec::new();
     }
     let (identified, identities) = oneshot::channel();
     let identify = move || {
-        let found = files.iter().filter_map(FileIdentity::of_opened).collect();
+        let found = files.iter().filter_map(|file| FileIdentity::of_opened(file, user)).collect();
         let _ = identified.send(found);
         drop((files, room));
     };
@@ -71,8 +87,9 @@ pub(crate) async fn identify(files: Vec<OwnedFd>, room: OwnedSemaphorePermit) ->
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
+    use std::fs::{self, File, Permissions};
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use nix::fcntl::open;
     use nix::sys::stat::Mode;
@@ -80,7 +97,7 @@ mod tests {
     use super::*;
 
     fn opened(path: &Path, flags: OFlag) -> Option<FileIdentity> {
-        FileIdentity::of_opened(&open(path, flags, Mode::empty()).unwrap())
+        FileIdentity::of_opened(&open(path, flags, Mode::empty()).unwrap(), Uid(7))
     }
 
     #[test]
@@ -100,9 +117,31 @@ mod tests {
         let [own, other] = ["own", "other"].map(|name| directory.path().join(name));
         fs::write(&own, "").unwrap();
         fs::write(&other, "").unwrap();
+        [&own, &other]
+            .map(|file| fs::set_permissions(file, Permissions::from_mode(0o666)).unwrap());
         let identity = FileIdentity::of(&own).unwrap();
         assert_eq!(opened(&own, OFlag::O_RDWR), Some(identity));
         assert_ne!(opened(&other, OFlag::O_RDWR), Some(identity));
+    }
+
+    #[test]
+    fn a_file_that_its_mode_would_not_let_its_user_open_now_proves_nothing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let owner = Uid(file.as_file().metadata().unwrap().uid());
+        let other = Uid(owner.0 + 7);
+        let opened = OwnedFd::from(file.reopen().unwrap());
+        for (mode, proves_own, proves_others) in [
+            (0o600, true, false),
+            (0o640, true, false),
+            (0o660, true, true),
+            (0o606, true, true),
+            (0o066, owner == Uid::ROOT, true),
+        ] {
+            fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
+            let proves = |user| FileIdentity::of_opened(&opened, user).is_some();
+            assert_eq!([proves(owner), proves(other)], [proves_own, proves_others], "{mode:o}");
+            assert!(proves(Uid::ROOT), "{mode:o}");
+        }
     }
 
     #[test]

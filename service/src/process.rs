@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pfo_protocol::Pid;
+use pfo_protocol::{Pid, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::pidfd_open;
@@ -58,6 +59,12 @@ impl Process {
         let descriptor = PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN);
         poll(&mut [descriptor], PollTimeout::ZERO) == Ok(0)
     }
+}
+
+/// The effective user of a process; `None` if it has ended.
+#[must_use]
+pub fn user_of(pid: Pid) -> Option<Uid> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|process| Uid(process.uid()))
 }
 
 fn started(pid: Pid) -> Option<u64> {

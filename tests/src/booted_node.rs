@@ -46,6 +46,8 @@ WatchdogSec=4s
 const CONFIG: &str = "\
 [lease]
 idle_limit_s = 3
+min_mhz = 1
+min_power_limit_w = 1
 ";
 
 /// A booted node.

@@ -36,6 +36,12 @@ pub struct Setup {
     pub min_mhz: u32,
     /// `lease.max_mhz`
     pub max_mhz: u32,
+    /// `lease.min_power_limit_w`
+    pub min_power_limit_w: u32,
+    /// `limits.tenant_check_s`
+    pub tenant_check_s: u32,
+    /// `limits.agent_silence_s`
+    pub agent_silence_s: u32,
     /// `lease.changes_per_second`
     pub changes_per_second: u32,
     /// `clocks.suspend_after_mismatches`
@@ -62,8 +68,11 @@ impl Default for Setup {
             idle_limit_s: 60,
             sessions_per_user: 64,
             connections: 1024,
-            min_mhz: 0,
+            min_mhz: 1,
             max_mhz: 10_000,
+            min_power_limit_w: 1,
+            tenant_check_s: 5,
+            agent_silence_s: 60,
             changes_per_second: 1000,
             suspend_after: 3,
             on_foreign_clock: "set-again",
@@ -142,22 +151,26 @@ impl Node {
         let (trainers, administrators) = identity::group_names();
         let setup = &self.setup;
         format!(
-            "[sockets]\ntrainers = {:?}\nadmin = {:?}\nagent = {:?}\n\
+            "limits = {{ connections = {}, tenant_check_s = {}, agent_silence_s = {} }}\n\
+             [sockets]\ntrainers = {:?}\nadmin = {:?}\nagent = {:?}\n\
              [groups]\ntrainers = {trainers:?}\nadministrators = {administrators:?}\n\
-             [limits]\nconnections = {}\n\
              [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
+             min_power_limit_w = {}\n\
              changes_per_second = {}\n\
              [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\non_foreign_clock = {:?}\n\
              [driver]\nlibrary = {:?}\ndevices = {:?}\nmode = {:?}\n\
              [paths]\nledger = {:?}\nsubordinate_uids = {:?}\n{}",
+            setup.connections,
+            setup.tenant_check_s,
+            setup.agent_silence_s,
             self.socket(),
             self.admin_socket(),
             self.daemon_socket_for_agent(),
-            setup.connections,
             setup.idle_limit_s,
             setup.sessions_per_user,
             setup.min_mhz,
             setup.max_mhz,
+            setup.min_power_limit_w,
             setup.changes_per_second,
             setup.machine.settle_ms,
             setup.suspend_after,

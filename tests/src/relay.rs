@@ -1,6 +1,7 @@
 //! A raw connection in the name of another user and process, through `pfo-test-client`.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -11,6 +12,7 @@ use pfo_protocol::{ClientMessage, DaemonMessage};
 use crate::identity::Identity;
 use crate::node::Node;
 use crate::programs;
+use crate::wait;
 
 /// A connection of another process.
 #[derive(Debug)]
@@ -73,6 +75,18 @@ impl Relay {
         let options = ["--leave-child", file.to_str().unwrap()];
         let child = Self::start(node, &Identity::own(), &options);
         Self { child, left_behind: Some(file) }
+    }
+
+    /// Connects as a user, who passes the device files that it can open now, whenever it speaks.
+    #[must_use]
+    pub fn connect_with_kept(node: &Node, user: &Identity) -> Self {
+        let folder = node.directory().join("kept");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let file = folder.join("open");
+        let child = Self::start(node, user, &["--keep", file.to_str().unwrap()]);
+        wait::until_is("the open device files", &true, || file.exists());
+        Self { child, left_behind: None }
     }
 
     /// The process that connected.

@@ -190,6 +190,36 @@ fn the_agent_changes_and_measures_a_job_for_its_owner_only() {
 }
 
 #[test]
+fn the_journal_says_what_came_through_the_agent_whoever_that_names() {
+    needs_root!();
+    let node =
+        Node::start_with(&Setup { rules: "[[rule]]\nusers = ['*']\n", ..Setup::without_agent() });
+    let _rank = Rank::open(&node, "victims", 0, 1, 2);
+    let as_root = |pid| {
+        let mut agent = node.control_as_agent();
+        let on_behalf = Request::OnBehalf { uid: Uid::ROOT, pid, administrator: true };
+        assert_eq!(agent.ask(on_behalf), Ok(Response::Done));
+        agent
+    };
+    let job = JobSelector { job: "victims".parse().unwrap(), uid: None };
+    let target = SwapTarget::Uniform(Mhz(900));
+    let swap = Request::PlanSwap { job, target, at_step: None, after: None, wait: false };
+    as_root(Some(Pid(1))).ask(swap.clone()).unwrap();
+    as_root(None).ask(swap).unwrap();
+    as_root(Some(Pid(1))).ask(Request::Reload).unwrap_err();
+    let (log, own) = (node.log(), std::process::id());
+    let fields = format!("door=\"agent\" via_pid={own}");
+    for said in [
+        format!("pfo-agent (process {own}) for user 0 swaps job victims to"),
+        format!("pfo-agent (process {own}), by itself, for user 0 swaps job victims to"),
+        format!("refused a request of pfo-agent (process {own}) for user 0, process 1: "),
+    ] {
+        let line = log.lines().find(|line| line.contains(&said));
+        assert!(line.is_some_and(|line| line.contains(&fields)), "{said}: {log}");
+    }
+}
+
+#[test]
 fn an_administrator_through_the_agent_changes_any_job_and_nothing_else() {
     needs_root!();
     let doors = Doors::start();

@@ -377,8 +377,9 @@ fn a_session_without_the_proof_ends_when_the_configuration_requires_it() {
 }
 
 #[test]
-fn without_the_proof_clocks_and_power_limits_end_at_half() {
-    let node = node(WITHOUT_PROOF);
+fn clocks_and_power_limits_end_at_half_where_the_administrator_says_nothing() {
+    let setup = Setup { min_mhz: 0, min_power_limit_w: 0, ..Setup::without_agent() };
+    let node = Node::start_with(&setup);
     let _rank = Rank::open(&node, JOB, 0, 1, 2);
     let load = |mhz| node.load(JOB, &TestPlan::new(1, 2, |_, _| mhz));
     let refusal = load(855).unwrap_err();
@@ -390,7 +391,9 @@ fn without_the_proof_clocks_and_power_limits_end_at_half() {
 
 #[test]
 fn a_floor_of_the_rule_stands_in_place_of_half() {
-    let node = node("[[rule]]\nrequire_device = false\nmin_mhz = 1\nmin_power_limit_w = 120\n");
+    let rules = "[[rule]]\nmin_mhz = 1\nmin_power_limit_w = 120\n";
+    let setup = Setup { min_mhz: 0, min_power_limit_w: 0, rules, ..Setup::without_agent() };
+    let node = Node::start_with(&setup);
     let _rank = Rank::open(&node, JOB, 0, 1, 2);
     node.load(JOB, &TestPlan::new(1, 2, |_, _| 210)).unwrap();
     assert_printed!(node.pfoctl(&Identity::own(), &["policy", "explain", "--gpu", "0"]));

@@ -51,6 +51,7 @@ mod selftest;
 mod session_ends;
 mod stragglers;
 mod sweeps;
+mod tenancy;
 mod throttling;
 mod top;
 mod training;

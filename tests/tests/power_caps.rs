@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, Training, kept_plan};
-use serde_json::Value;
 
 const JOB: &str = "job";
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{
-    AgentRequest, ClientMessage, GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget,
-    TrialLength, TrialResult, TrialRun,
+    AgentRequest, ClientMessage, GpuName, LeaseTarget, RefusalCode, Request, Response, SettleTimes,
+    SwapTarget, TrialLength, TrialResult, TrialRun,
 };
 use pfo_tests::{
     Client, Daemon, Identity, Node, Rank, STAGES, Setup, Training, assert_printed,
@@ -314,6 +314,45 @@ fn a_power_cap_is_no_lower_than_the_policy_says_and_no_higher_than_the_limit_of_
     until_limits_are(&node, DEFAULT_W);
     assert_eq!(node.rank(JOB, 0).step.map(|now| now > step), Some(true));
     training.stop();
+}
+
+#[test]
+fn the_agent_keeps_no_gpu_below_half_of_its_default_power_where_the_administrator_says_nothing() {
+    let setup = Setup { min_power_limit_w: 0, ..Setup::without_agent() };
+    let node = Node::start_with(&setup);
+    let _rank = Rank::open(&node, JOB, 0, 1, 2);
+    node.until_is("the power limit", &(DEFAULT_W / 2.0), || {
+        cap(&node, 0, Some(1));
+        node.machine.power_limit_w(0)
+    });
+}
+
+#[test]
+fn what_an_agent_has_set_and_does_not_ask_for_again_ends_even_while_the_rank_is_silent() {
+    let setup = Setup { tenant_check_s: 1, agent_silence_s: 1, ..Setup::without_agent() };
+    let node = Node::start_with(&setup);
+    let _rank = Rank::open(&node, JOB, 0, 1, 2);
+    let settle_ms = || node.rank(JOB, 0).settle_ms;
+    let configured_ms = settle_ms();
+    node.until_is("the power limit", &200.0, || {
+        cap(&node, 0, Some(200));
+        node.machine.power_limit_w(0)
+    });
+    let (gpu, times) = (node.machine.uuid(0), SettleTimes::always(70_000_000));
+    assert_eq!(
+        node.control_as_agent().ask(Request::SettleTimes { gpu, times }),
+        Ok(Response::Done)
+    );
+    node.until_is("the power limit", &DEFAULT_W, || node.machine.power_limit_w(0));
+    node.until_is("the settle time", &configured_ms, settle_ms);
+    let log = node.log();
+    for said in ["is kept below 200 W", "has its clocks in force after 70 ms"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    for what in ["power limit", "settle times"] {
+        let said = format!("the {what} of pfo-agent ends, because it has not asked again");
+        assert_eq!(log.matches(&said).count(), 1, "{what}: {log}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use pfo_protocol::{
     ClientMessage, ClockTable, Mhz, Pid, RefusalCode, Request, SwapTarget, TrialLength, TrialRun,
 };
 use pfo_tests::{
-    Identity, MICROBATCHES, Node, STAGES, TestPlan, Training, assert_printed, control::job,
+    Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, assert_printed, control::job,
 };
 
 const JOB: &str = "job";
@@ -86,6 +86,20 @@ fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
     until_no_clock_is_locked(&node);
     node.until_is("who measures", &None, || node.job(JOB).measured_by);
     assert_eq!(node.job(JOB).plan, None);
+    training.stop();
+}
+
+#[test]
+fn a_hold_that_asks_for_nothing_ends_in_time() {
+    let node = Node::start_with(&Setup { agent_silence_s: 1, ..Setup::without_agent() });
+    let training = Training::start(&node, JOB, &Identity::own(), &[]);
+    training.until_leased(&node);
+    let mut hangs = node.control();
+    let length = TrialLength { settling_steps: 1, steps: 50_000 };
+    hangs.ask(Request::Trial { job: job(JOB), run: plan(900), length }).unwrap();
+    until_no_clock_is_locked(&node);
+    node.until_is("who measures", &None, || node.job(JOB).measured_by);
+    drop(hangs);
     training.stop();
 }
 

@@ -21,7 +21,7 @@ use crate::budget::report::{Outcome, Shown};
 use crate::fleet::spans_nodes;
 use crate::job::JobKey;
 use crate::journal;
-use crate::pfod::PfodError;
+use crate::pfod::{PfodError, SIGN_OF_LIFE};
 
 /// The shortest time between two looks that is not taken for none, in seconds.
 const SHORTEST_S: f64 = 1e-3;
@@ -82,8 +82,10 @@ impl Budgets {
                 self.trouble(&book, &error);
             }
             let every_s = self.means.settings.now().config.budget.every_s.get();
+            let every = Duration::from_secs(every_s.into());
+            let every = if kept.caps.is_empty() { every } else { every.min(SIGN_OF_LIFE) };
             tokio::select! {
-                () = sleep(Duration::from_secs(every_s.into())) => {}
+                () = sleep(every) => {}
                 () = self.changed.notified() => {}
             }
         }

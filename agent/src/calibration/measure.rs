@@ -8,14 +8,14 @@ use pfo_protocol::{
     ClockTable, DaemonMessage, JobView, Mhz, PlannedUnit, Rank, RankView, Refusal, RefusalCode,
     Request, Response, TapBatch, TapRecord, TrialLength, TrialRun, Unit,
 };
-use tokio::time::{Duration, Instant, sleep, timeout_at};
+use tokio::time::{Duration, Instant, interval, sleep, timeout_at};
 
 use crate::calibration::change::{Change, Changes};
 use crate::calibration::counter::Counter;
 use crate::calibration::store::{Calibrations, Others, median};
 use crate::calibration::transfers::wait_for_calls;
 use crate::job::JobKey;
-use crate::pfod::{Asker, Connection, Pfod, PfodError, Questions, unexpected};
+use crate::pfod::{Asker, Connection, Pfod, PfodError, Questions, SIGN_OF_LIFE, unexpected};
 use crate::watch::StageTimes;
 
 /// What the plans that change clocks are called.
@@ -182,6 +182,7 @@ impl Measuring<'_> {
             other => return Err(unexpected(&other)),
         }
         hold.send(Request::Trial { job, run, length }).await?;
+        let mut signs_of_life = interval(SIGN_OF_LIFE);
         let mut over = None;
         while over.is_none_or(|step| !self.has_begun(seen, step)) {
             tokio::select! {
@@ -193,6 +194,7 @@ impl Measuring<'_> {
                     other => return Err(unexpected(&other)),
                 },
                 message = tap.next() => seen.take(message?)?,
+                _ = signs_of_life.tick(), if over.is_some() => hold.show_life().await?,
             }
         }
         // What came with the last step is on its way.

@@ -1,18 +1,25 @@
 //! Telling `pfod` when the clocks of leased GPUs are in force.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use pfo_protocol::{JobView, RefusalCode, Request, Response, SessionId, SettleTimes};
 
 use crate::calibration::store::Calibrations;
-use crate::pfod::{PfodError, Questions, unexpected};
+use crate::pfod::{PfodError, Questions, SIGN_OF_LIFE, unexpected};
 
-/// The times that `pfod` has, by session.
+/// The times that `pfod` has, by session, and when it was told.
 #[derive(Debug, Default)]
-pub(crate) struct Told(BTreeMap<SessionId, Option<SettleTimes>>);
+pub(crate) struct Told(BTreeMap<SessionId, (Option<SettleTimes>, Option<Instant>)>);
 
 impl Told {
-    /// Tells `pfod` what is known of the GPUs of these jobs, and it does not know yet.
+    /// When to tell `pfod` again at the latest; none if it knows nothing.
+    pub(crate) fn again_within(&self) -> Option<Duration> {
+        self.0.values().any(|(times, _)| times.is_some()).then_some(SIGN_OF_LIFE)
+    }
+
+    /// Tells `pfod` what is known of the GPUs of these jobs: when that has changed, and again before
+    /// `pfod` forgets it.
     ///
     /// # Errors
     /// If `pfod` does not answer.
@@ -32,8 +39,8 @@ impl Told {
         }
         for (job, rank) in ranks {
             let times = all.of(job, rank).and_then(|of| all.settle_times(&of));
-            let told = self.0.entry(rank.session).or_default();
-            if *told == times {
+            let (told, at) = self.0.entry(rank.session).or_default();
+            if *told == times && at.is_some_and(|at| at.elapsed() < SIGN_OF_LIFE) {
                 continue;
             }
             if let Some(times) = times.clone() {
@@ -46,7 +53,7 @@ impl Told {
                     Err(error) => return Err(error),
                 }
             }
-            *told = times;
+            (*told, *at) = (times, Some(Instant::now()));
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The requests about plans with which jobs begin.
 
-use pfo_protocol::{AgentRequest, AgentResponse};
+use pfo_protocol::{AgentRequest, AgentResponse, check_label};
 
-use super::serve::{Served, Services, check_label};
+use super::serve::{Served, Services};
 use crate::authority::Permit;
 
 impl Services {

@@ -10,6 +10,7 @@ use pfo_planner::{PlanError, Profile, Straggler};
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, ProfileSelector, Refusal,
     RefusalCode, SavingsQuery, SwapTarget, SweepControl, SweepOrder, TrialLength, TrialRun,
+    check_label,
 };
 use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
@@ -34,9 +35,6 @@ use crate::sweep::{self, Ordered, Sweeps};
 use crate::tune::Tunes;
 use crate::watch::{StageTimes, Watcher};
 use crate::{fleet, journal, settings, tune};
-
-/// The longest label of a plan or frontier, in bytes.
-const LONGEST_LABEL: usize = 64;
 
 /// What requests are served with.
 #[derive(Debug)]
@@ -459,14 +457,4 @@ fn stage_times(profile: &[u8], stages: usize) -> Result<Vec<StageTimes>, Refusal
         )));
     }
     Ok(times)
-}
-
-/// Checks that others can be shown a label, in tables and logs.
-pub(super) fn check_label(label: &str) -> Result<(), Refusal> {
-    let wrong = match label.len() {
-        1..=LONGEST_LABEL if !label.contains(char::is_control) => return Ok(()),
-        1..=LONGEST_LABEL => format!("the label {label:?} is not one line of text"),
-        length => format!("the label has {length} bytes, not 1 to {LONGEST_LABEL}"),
-    };
-    Err(Refusal::new(RefusalCode::Malformed, wrong, "give it another label"))
 }

@@ -4,7 +4,9 @@
 mod connection;
 mod error;
 mod questions;
+mod resting;
 
 pub(crate) use connection::{Asker, Connection, Pfod, lets_in, unexpected};
 pub(crate) use error::PfodError;
 pub(crate) use questions::Questions;
+pub(crate) use resting::{Resting, SIGN_OF_LIFE};

@@ -123,6 +123,7 @@ impl Watcher {
             }
             let look = async { Ok(self.look(watched, &jobs, limits()).await) };
             let next = self.duty("looks at jobs", look).await.unwrap_or(Some(LOOK_EVERY));
+            let next = next.into_iter().chain(told.again_within()).min();
             tokio::select! {
                 changed = job_changed(&mut notices) => changed?,
                 () = sleep(next.unwrap_or_default()), if next.is_some() => {}

@@ -23,6 +23,7 @@ use crate::calibrate::known;
 use crate::daemons::Daemons;
 use crate::daemons::Which;
 use crate::error::Error;
+use crate::kept_below::kept_below;
 use crate::outcome::BadOutcome;
 use crate::output::{Look, Output};
 use crate::status::table::{Tone, toned};
@@ -87,6 +88,12 @@ fn examine(root: &Root, nvml: Option<PathBuf>, daemons: &Daemons) -> Vec<Finding
     let known = daemons.agent().map_err(Error::from).and_then(|mut agent| known(&mut agent));
     if let (Some(status), Ok(known)) = (&status, known) {
         findings.extend(calibration::check(status, &known));
+    }
+    if let Some(status) = &status {
+        let kept = status.jobs.iter().flat_map(|job| kept_below(status, job));
+        let remedy =
+            "`pfoctl budget clear` ends a budget of this node, and `systemctl stop pfo-agent` all";
+        findings.extend(kept.map(|kept| Finding::warning("budget", kept, remedy)));
     }
     for gpu in &driver.gpus {
         let gpus = status.iter().flat_map(|status| &status.gpus);

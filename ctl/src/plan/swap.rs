@@ -9,6 +9,7 @@ use crate::daemons::{Agent, Connection, Daemon, Daemons, Patience, Pfod};
 use crate::error::Error;
 use crate::fleet;
 use crate::in_force;
+use crate::kept_below::kept_below;
 use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::planning::plan_file::{LabelArguments, LabelledPlan};
@@ -127,6 +128,7 @@ impl Swap {
         )?;
         match self.at_step.filter(|_| !self.answer.json) {
             Some(step) => self.say_if_far(step, &mut pfod, output),
+            None if self.default_clocks && !self.answer.json => self.say_kept(&mut pfod, output),
             None => Ok(()),
         }
     }
@@ -151,6 +153,13 @@ impl Swap {
     ) -> Result<(), Error> {
         let terms = fleet::Terms { at_step: self.at_step, guard: self.guard };
         fleet::swap(agent, &self.job, (self.target(plan), terms), &self.answer, output)
+    }
+
+    /// Default clocks may not be all that holds a job back.
+    fn say_kept(&self, pfod: &mut Connection<Pfod>, output: &mut Output) -> Result<(), Error> {
+        let Ok(status) = pfod.status() else { return Ok(()) };
+        let kept = self.job.find(&status.jobs).map(|job| kept_below(&status, job));
+        kept.into_iter().flatten().try_for_each(|kept| output.text(&format!("{kept}.\n")))
     }
 
     /// A step that is far ahead may be a slip of the hand.

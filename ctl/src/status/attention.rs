@@ -11,6 +11,7 @@ use super::table::heading;
 use crate::error::Error;
 use crate::explained::Explained;
 use crate::in_force;
+use crate::kept_below::kept_below;
 use crate::output::Look;
 use crate::text::harmless;
 
@@ -103,6 +104,7 @@ fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
             let what = |rank| format!("{name}: plan {number}, not in force on {rank}");
             points.extend(missing.iter().map(what));
         }
+        points.extend(kept_below(status, job).iter().map(|kept| format!("{name}: {kept}")));
         for rank in &job.ranks {
             let name = format!("{name}, rank {}", rank.rank);
             if let Some(problem) = rank.problem.as_ref().filter(|_| active.is_none()) {

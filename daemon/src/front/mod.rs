@@ -22,9 +22,6 @@ use crate::session::{Origin, open, set_off};
 /// A peer must send a request within this time of connecting, and of each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A peer that holds a job for measuring may take this long to decide what to measure next.
-const HOLD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-
 /// Serves a peer until either side ends the connection.
 pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
     let peer = conversation.peer.clone();
@@ -32,7 +29,8 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
     let mut caller = Caller::new(peer, conversation.door);
     let mut holds = Holds::default();
     loop {
-        let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
+        // Who holds a job for measuring has to show that it lives, not to ask for something.
+        let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { node.agent_silence() };
         let Some(received) = conversation.next(silence).await else { return };
         let Received { message, room, files } = received;
         // An answer may take minutes; the request has been read by now.

@@ -27,6 +27,9 @@ pub(crate) const THROTTLED: &str = "throttled";
 /// names.
 pub(crate) const FOREIGN_CLOCK: &str = "foreign-clock";
 
+/// What the agent has asked for a leased GPU holds, or is over.
+pub(crate) const AGENT_ASKED: &str = "agent-asked";
+
 /// An administrator drains the node, or releases the driver.
 pub(crate) const DRAINED: &str = "drained";
 /// An administrator ends that.
@@ -47,7 +50,7 @@ pub(crate) const LEFT_OUT: &str = "left-out";
 const PANIC: &str = "panic";
 
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 19] = [
+pub const MESSAGE_IDS: [(&str, &str); 20] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -59,6 +62,7 @@ pub const MESSAGE_IDS: [(&str, &str); 19] = [
     (GPU_LOST, "b848f731490f4aa9890ea09c86348709"),
     (THROTTLED, "01b8c4fc2ea04880b3038d0a25418871"),
     (FOREIGN_CLOCK, "bc50e8b2804c4a3baacef515d76b26c0"),
+    (AGENT_ASKED, "6f0c2ab1d9474e5c8d3b7a52e1c04f96"),
     (DRAINED, "063d87f64a4a421680ef498b968f828d"),
     (UNDRAINED, "7a0c94e866ac41d191e032f401bfa456"),
     (GRANTED, "2f7d3b0e5c1b4b6c9a54d8e1f0a3c672"),

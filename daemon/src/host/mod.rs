@@ -1,6 +1,3 @@
-//! What the daemon says in the journal, and what others may have it say.
+//! What the daemon says in the journal.
 
 pub(crate) mod journal;
-mod line;
-
-pub(crate) use line::check_line;

@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use pfo_keeper::only_observes;
-use pfo_protocol::{ClockTable, Milliwatts, Refusal, RefusalCode, SwapTarget, TrialRun};
+use pfo_protocol::{
+    ClockTable, Milliwatts, Refusal, RefusalCode, SwapTarget, TrialRun, check_label,
+};
 
 use super::job_plan::JobPlan;
 use super::misfit::Misfit;
 use super::{Job, Member, Members, Swap, does_not_fit};
-use crate::host::check_line;
-
-/// The longest label of a plan, in bytes.
-const LONGEST_LABEL: usize = 64;
 
 /// Stages that may have power limits: status lists them for every plan.
 const MOST_LIMITS: usize = 128;
@@ -229,11 +227,6 @@ impl Job {
     }
 }
 
-fn check_label(label: &str) -> Result<(), Refusal> {
-    check_line("label", label, LONGEST_LABEL)
-        .map_err(|wrong| Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::TryLockError;
@@ -349,35 +342,6 @@ mod tests {
         job.join(member(0, 0)).unwrap();
         let limits = TrialRun::PowerLimits { label: "z".into(), limits_w: vec![u32::MAX] };
         assert_eq!(refused(job.fit(limits, usize::MAX)).code, RefusalCode::PlanDoesNotFit);
-    }
-
-    #[test]
-    fn a_label_is_one_short_line_of_text() {
-        assert!(check_label(&"x".repeat(LONGEST_LABEL)).is_ok());
-        for label in ["p.json", "späte Läufe (β)", "计划 3", "1410 MHz, -5 %"] {
-            assert!(check_label(label).is_ok(), "{label}");
-        }
-        for label in ["", &"x".repeat(LONGEST_LABEL + 1), &"ß".repeat(LONGEST_LABEL / 2 + 1)] {
-            let refusal = check_label(label).unwrap_err();
-            assert_eq!(
-                refusal.message,
-                format!("the label has {} bytes, not 1 to 64", label.len())
-            );
-        }
-    }
-
-    #[test]
-    fn a_label_that_could_forge_a_line_of_a_table_or_a_log_is_refused_and_not_repeated_as_it_is() {
-        let controls = ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}');
-        let lines = ['\u{2028}', '\u{2029}'].into_iter();
-        let directions = ['\u{61c}', '\u{200e}', '\u{200f}'].into_iter();
-        let directions = directions.chain('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}');
-        for letter in controls.chain(lines).chain(directions) {
-            let label = format!("plan{letter}user 0");
-            let refusal = check_label(&label).unwrap_err();
-            assert_eq!(refusal.code, RefusalCode::Malformed, "{label:?}");
-            assert!(!refusal.message.contains(letter), "{refusal:?}");
-        }
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use pfo_protocol::{Pid, PlanStatus, Refusal, RefusalCode, Uid};
+use pfo_policy::{Caller, Permit};
+use pfo_protocol::{PlanStatus, Refusal, RefusalCode};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -22,6 +23,7 @@ pub(crate) struct Hold {
     jobs: Arc<Jobs>,
     job: Arc<Job>,
     by: Measurer,
+    caller: Caller,
     runtime: Handle,
 }
 
@@ -30,7 +32,8 @@ impl Hold {
     ///
     /// # Errors
     /// If another holder has it.
-    fn take(jobs: &Arc<Jobs>, job: Arc<Job>, uid: Uid, pid: Option<Pid>) -> Result<Self, Refusal> {
+    fn take(jobs: &Arc<Jobs>, job: Arc<Job>, permit: &Permit) -> Result<Self, Refusal> {
+        let (uid, pid) = (permit.uid(), permit.waiting_pid());
         let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), uid, pid };
         {
             let mut members = job.members();
@@ -38,15 +41,18 @@ impl Hold {
             members.held = Some(by);
         }
         job.notice_change();
-        tracing::info!(
-            uid = uid.0, pid = pid.map(|pid| pid.0), job = %job.key.name,
-            "user {uid} holds job {} for measuring", job.key.name
-        );
-        Ok(Self { jobs: Arc::clone(jobs), job, by, runtime: Handle::current() })
+        let caller = permit.caller().clone();
+        log(&caller, &job, "holds");
+        Ok(Self { jobs: Arc::clone(jobs), job, by, caller, runtime: Handle::current() })
     }
 
     pub(crate) fn job(&self) -> &Arc<Job> {
         &self.job
+    }
+
+    /// Who asked for it.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// The holder.
@@ -68,6 +74,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let (jobs, job, by) = (Arc::clone(&self.jobs), Arc::clone(&self.job), self.by);
+        let caller = self.caller.clone();
         self.runtime.spawn(async move {
             let changed = loop {
                 match job.release(by) {
@@ -78,12 +85,17 @@ impl Drop for Hold {
             if changed {
                 jobs.keep(&job);
             }
-            tracing::info!(
-                uid = by.uid.0, pid = by.pid.map(|pid| pid.0), job = %job.key.name,
-                "user {} no longer holds job {}", by.uid, job.key.name
-            );
+            log(&caller, &job, "no longer holds");
         });
     }
+}
+
+fn log(user: &Caller, job: &Job, what: &str) {
+    tracing::info!(
+        uid = user.peer.uid.0, pid = user.peer.pid.0, job = %job.key.name,
+        door = user.agent.map(|_| "agent"), via_pid = user.agent.map(|pid| pid.0),
+        "{user} {what} job {} for measuring", job.key.name
+    );
 }
 
 impl Job {
@@ -141,12 +153,11 @@ impl Holds {
         &mut self,
         jobs: &Arc<Jobs>,
         job: Arc<Job>,
-        uid: Uid,
-        pid: Option<Pid>,
+        permit: &Permit,
     ) -> Result<&Hold, Refusal> {
         let index = self.index_of(&job).unwrap_or(self.0.len());
         if index == self.0.len() {
-            self.0.push(Hold::take(jobs, job, uid, pid)?);
+            self.0.push(Hold::take(jobs, job, permit)?);
         }
         Ok(&self.0[index])
     }
@@ -178,8 +189,9 @@ impl Holds {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::SwapTarget;
-    use pfo_protocol::TrialRun;
+    use pfo_policy::{Action, Authority, Config};
+    use pfo_protocol::{Pid, SwapTarget, TrialRun, Uid};
+    use pfo_service::{Door, NodeAccounts, Peer};
     use tempfile::TempDir;
     use tokio::runtime::Builder;
     use tokio::task::yield_now;
@@ -187,6 +199,14 @@ mod tests {
     use super::super::example::{member, table};
     use super::super::{JobKey, jobs_in};
     use super::*;
+
+    fn permit(uid: u32, is_waiting: bool) -> Permit {
+        let config = Config::parse("[[rule]]\nusers = ['*']", "pfod.toml".as_ref()).unwrap();
+        let (uid, person) = (Uid(uid), Uid(uid));
+        let peer = Peer { uid, person, pid: Pid(3), groups: Vec::new(), cgroups: Vec::new() };
+        let caller = Caller { is_waiting, ..Caller::new(peer, Door::Users) };
+        Authority::new(&config, "node", &NodeAccounts).permit(&caller, Action::SeeStatus).unwrap()
+    }
 
     fn jobs() -> (TempDir, Arc<Jobs>, Arc<Job>) {
         let directory = tempfile::tempdir().unwrap();
@@ -221,18 +241,18 @@ mod tests {
         let (_directory, jobs, job) = jobs();
         block_on(async {
             let mut holds = Holds::default();
-            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
-            let by = holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap().by();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
+            let by = holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap().by();
             assert_eq!(job.members().held, Some(by), "the connection holds it already");
             let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
             assert_eq!(refusal.message, "user 7 (process 3) holds job j for measuring");
             let mut others = Holds::default();
-            let refusal = others.take(&jobs, Arc::clone(&job), Uid(0), None).unwrap_err();
+            let refusal = others.take(&jobs, Arc::clone(&job), &permit(0, false)).unwrap_err();
             assert_eq!(refusal.code, RefusalCode::LimitReached);
             assert!(others.is_empty() && !holds.is_empty());
             drop(holds);
             until_free(&job).await;
-            assert!(others.take(&jobs, Arc::clone(&job), Uid(0), None).is_ok());
+            assert!(others.take(&jobs, Arc::clone(&job), &permit(0, false)).is_ok());
             let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
             assert!(
                 refusal.message.starts_with("a sweep or tune that user 0 started"),
@@ -246,7 +266,7 @@ mod tests {
         let (_directory, jobs, job) = jobs();
         block_on(async {
             let mut holds = Holds::default();
-            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
             run(&job, plan());
             drop(holds);
             until_free(&job).await;
@@ -262,7 +282,7 @@ mod tests {
         job.join(rank.clone()).unwrap();
         block_on(async {
             let mut holds = Holds::default();
-            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
             run(&job, plan());
             rank.session.progress.begin_step(0);
             drop(holds);
@@ -281,7 +301,7 @@ mod tests {
             let mut holds = Holds::default();
             let unknown = holds.end(&job, true).unwrap_err();
             assert_eq!(unknown.code, RefusalCode::UnknownJob);
-            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
             run(&job, TrialRun::Uniform(pfo_protocol::Mhz(900)));
             assert!(holds.end(&job, true).unwrap_err().message.contains("only for measuring"));
             assert!(job.members().held.is_some(), "it is held on");

@@ -21,6 +21,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Jobs without ranks that one person may leave behind.
 const EMPTY_PER_PERSON: usize = 32;
 
+/// Jobs without ranks up to which the agent may leave more of them, for all users that it names.
+const EMPTY: usize = 256;
+
 /// Instructions in all plans that the jobs of one person keep, and in those that all keep. One takes
 /// 24 bytes, and up to 52 more in the record of its job: memory of the unit, too, because it is
 /// below /run. So all plans take half of `MemoryMax` at most.
@@ -148,6 +151,12 @@ impl Jobs {
                 if permit.caller().door == Door::Agent && permit.sees(uid) =>
             {
                 let key = JobKey { uid, name: selector.job.clone() };
+                let is_empty = |job: &&Arc<Job>| job.members().is_empty();
+                if lock(&self.known).values().filter(is_empty).count() >= EMPTY {
+                    let message = format!("{EMPTY} jobs without ranks wait on this node already");
+                    let remedy = "try again when some have begun, or are forgotten";
+                    return Err(Refusal::new(RefusalCode::LimitReached, message, remedy));
+                }
                 Ok(self.find_or_create(key, table.stages().len() as u32))
             }
             _ => self.select_whole(permit, selector),

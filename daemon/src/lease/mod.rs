@@ -4,6 +4,7 @@ pub(crate) mod descriptor_store;
 mod drain;
 mod gpu_grants;
 mod grant;
+mod lent;
 mod progress;
 mod session;
 mod tap;

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use pfo_keeper::Published;
-use pfo_protocol::Unit;
+use pfo_protocol::{SettleTimes, Unit};
 
+use super::lent::Lent;
 use super::tap::Tap;
 use super::windows::Measured;
 
@@ -49,8 +50,10 @@ pub(crate) struct Progress {
     pub last_mismatch: ArcSwapOption<String>,
     /// Whether the clock is to be set again at the next step, even if it is the same.
     pub set_again: AtomicBool,
-    /// What the GPU is kept below whatever the rank runs, in watts; 0 if there is no such limit.
-    pub power_cap_w: AtomicU32,
+    /// What the agent keeps the GPU below whatever the rank runs, in watts.
+    pub power_cap_w: Lent<u32>,
+    /// When clocks are in force, as the agent has measured it.
+    pub settle: Lent<SettleTimes>,
     /// What is wrong with the GPU's clock, if somebody else may have set it.
     pub foreign_clock: ArcSwapOption<String>,
     /// What is wrong with the rank's clocks.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, Holder, SettleTimes, Uid};
 use pfo_service::interrupt_thread;
 
@@ -29,8 +29,6 @@ pub(crate) struct Session {
     pub since: SystemTime,
     /// What the session was granted.
     pub grant: ArcSwap<Grant>,
-    /// When clocks are in force, if the agent has said so.
-    pub settle: ArcSwapOption<SettleTimes>,
     /// How far the rank is.
     pub progress: Arc<Progress>,
     stream: UnixStream,
@@ -63,7 +61,6 @@ impl Session {
             person,
             since: SystemTime::now(),
             grant: ArcSwap::from_pointee(grant),
-            settle: ArcSwapOption::empty(),
             progress: Arc::default(),
             stream,
             begun: AtomicBool::new(false),
@@ -78,7 +75,7 @@ impl Session {
     #[must_use]
     pub(crate) fn settle_times(&self) -> SettleTimes {
         let configured = || SettleTimes::always(self.grant.load().rules.settle_ns);
-        self.settle.load().as_deref().cloned().unwrap_or_else(configured)
+        self.progress.settle.get().map_or_else(configured, |measured| measured.1.clone())
     }
 
     /// The connection. Only the rank's thread reads from it.

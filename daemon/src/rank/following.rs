@@ -175,8 +175,8 @@ impl Rank {
 
     /// How long after it was asked for a clock is in force.
     pub(super) fn settle_ns(&self, clock: Mhz) -> u64 {
-        let measured = self.session.settle.load();
-        measured.as_ref().map_or(self.rules.settle_ns, |times| times.ns_to(clock))
+        let measured = self.progress().settle.get();
+        measured.map_or(self.rules.settle_ns, |times| times.1.ns_to(clock))
     }
 
     /// When a clock that was asked for at that time is in force.

@@ -19,11 +19,9 @@ mod urgency;
 mod wish;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use pfo_keeper::Clocks;
-use pfo_policy::Place;
-use pfo_protocol::{ClosingReason, DpRank, GpuUuid, Holder, Stage};
+use pfo_protocol::{ClosingReason, DpRank, Stage};
 
 pub(crate) use self::cursor::Cursor;
 use self::following::Following;
@@ -63,7 +61,6 @@ pub(crate) struct Rank {
     following: Following,
     setting: Setting,
     recording: Recording,
-    process_checked: Instant,
 }
 
 impl Rank {
@@ -84,7 +81,6 @@ impl Rank {
             following: Following::new(place, joined_in),
             setting: Setting::new(clocks, rules.changes_per_second),
             recording: Recording::new(),
-            process_checked: Instant::now(),
         }
     }
 
@@ -102,9 +98,4 @@ impl Rank {
     fn progress(&self) -> &Progress {
         &self.session.progress
     }
-}
-
-/// Why a process may not have, or keep, a lease that requires it to compute on the GPU.
-pub(crate) fn no_process(holder: &Holder, gpu: &GpuUuid, place: &Place) -> String {
-    format!("process {} does not compute on GPU {gpu}, which {place} requires", holder.pid)
 }

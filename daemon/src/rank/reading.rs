@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use pfo_keeper::ClockError;
@@ -12,7 +12,7 @@ use pfo_protocol::{ClosingReason, CodecError, Event, Frame, FrameError, Kind, Ma
 use pfo_service::{Flood, ThreadClocks, computed_ns, now_ns};
 
 use super::urgency::Urgency;
-use super::{BUFFER_BYTES, End, Rank, no_process};
+use super::{BUFFER_BYTES, End, Rank};
 use crate::lease::Ending;
 
 /// A step number above this is invalid: no step takes less than a microsecond.
@@ -20,9 +20,6 @@ const LAST_STEP: u64 = 1 << 50;
 
 /// An event may be this far in the future, in nanoseconds.
 const LATEST_NS: u64 = 60_000_000_000;
-
-/// How often the driver is asked whether a process computes on its GPU.
-const PROCESS_CHECK: Duration = Duration::from_secs(5);
 
 impl Rank {
     /// Serves the rank until its session ends. The socket's read timeout is the idle limit.
@@ -56,9 +53,6 @@ impl Rank {
                 Ok(taken) => taken,
                 Err(end) => return end,
             };
-            if let Some(end) = self.process_left(PROCESS_CHECK) {
-                return end;
-            }
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
                 urgency.gives_way();
                 std::thread::sleep(pause);
@@ -130,31 +124,14 @@ impl Rank {
                 asked.or_else(|| self.set_power_limit().err().map(lost))
             }
             ErrorKind::WouldBlock if self.session.ending().is_none() => {
-                let left = self.process_left(Duration::ZERO);
-                if left.is_some() || (self.session.has_device() && self.rest()) {
-                    return left;
+                if self.session.has_device() && self.rest() {
+                    return None;
                 }
                 let message = "no event came within the idle limit".into();
                 Some(End::Closed(ClosingReason::Idle, message))
             }
             _ => asked.or(Some(End::HungUp)),
         }
-    }
-
-    /// The end of a session whose process computes on the GPU no more, where that is required. The
-    /// driver is asked at most this often.
-    fn process_left(&mut self, at_most: Duration) -> Option<End> {
-        let grant = self.session.grant.load();
-        if !grant.terms.require_process || self.process_checked.elapsed() < at_most {
-            return None;
-        }
-        self.process_checked = Instant::now();
-        // A driver that does not answer is noticed by what is asked of it next.
-        if self.setting.clocks.gpu().is_computed_on_by(self.session.holder.pid).unwrap_or(true) {
-            return None;
-        }
-        let why = no_process(&self.session.holder, &self.setting.clocks.gpu().uuid, &grant.place);
-        Some(End::Closed(ClosingReason::Revoked, why))
     }
 
     /// Takes every whole frame; returns the bytes taken, or `None` after a goodbye.

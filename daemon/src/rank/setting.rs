@@ -154,9 +154,8 @@ impl Rank {
 
     /// The limit of its plan, or a lower one that the agent keeps it below, within its lease.
     fn power_wish(&self) -> PowerWish {
-        let cap_w = self.progress().power_cap_w.load(Relaxed);
-        let board = self.setting.clocks.gpu().power_limits.filter(|_| cap_w > 0);
-        let cap = board.map(|board| {
+        let cap_w = self.progress().power_cap_w.get().map(|cap| cap.1);
+        let cap = cap_w.zip(self.setting.clocks.gpu().power_limits).map(|(cap_w, board)| {
             let least = self.session.grant.load().terms.min_power_limit().max(board.lowest);
             Milliwatts::of_watts(cap_w).max(least)
         });

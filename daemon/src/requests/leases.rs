@@ -13,6 +13,7 @@ use pfo_protocol::{
 use pfo_service::{Process, unix_s, watch_process};
 
 use super::listing;
+use crate::host::journal;
 use crate::job::{JobKey, observed};
 use crate::lease::Session;
 use crate::node::Node;
@@ -62,14 +63,14 @@ pub(super) fn revoke(
     };
     // New sessions are refused before the open ones are ended.
     let processes = concerned().iter().filter_map(|(_, session)| process(session)).collect();
-    let (user, by, since) = (permit.user(), permit.uid(), SystemTime::now());
+    let (user, by, since) = (permit.caller(), permit.uid(), SystemTime::now());
     let (job, gpu) = (job.clone(), gpu.clone());
     node.revocations.add(Revocation { job, gpu, by, since, processes })?;
     let ended = concerned();
     for (gpu, session) in &ended {
         let holder = &session.holder;
         tracing::info!(
-            uid = by.0, owner_uid = user.person.0, pid = permit.pid().0, job = %holder.job,
+            uid = by.0, owner_uid = user.peer.person.0, pid = permit.pid().0, job = %holder.job,
             rank = holder.rank.0, gpu_uuid = %gpu,
             "{user} revoked the lease of GPU {gpu} by job {}, rank {} of user {}",
             holder.job, holder.rank, holder.uid
@@ -125,11 +126,15 @@ fn process(session: &Session) -> Option<Process> {
 /// If nobody has a lease of it.
 pub(super) fn settle(
     node: &Node,
-    _: &Permit,
+    permit: &Permit,
     gpu: &GpuUuid,
     times: SettleTimes,
 ) -> Result<Response, Refusal> {
-    holder(node, gpu)?.settle.store(Some(Arc::new(times)));
+    let session = holder(node, gpu)?;
+    let longest_ms = times.longest_ns() / 1_000_000;
+    if session.progress.settle.set(Some(times), node.agent_silence()) {
+        log_lent(permit, gpu, &session, &format!("has its clocks in force after {longest_ms} ms"));
+    }
     Ok(Response::Done)
 }
 
@@ -139,7 +144,7 @@ pub(super) fn settle(
 /// If nobody has a lease of it.
 pub(super) fn cap_power(
     node: &Node,
-    _: &Permit,
+    permit: &Permit,
     gpu: &GpuUuid,
     limit_w: Option<u32>,
 ) -> Result<Response, Refusal> {
@@ -147,9 +152,21 @@ pub(super) fn cap_power(
     if limit_w.is_some() && only_observes() {
         return Err(observed());
     }
-    session.progress.power_cap_w.store(limit_w.unwrap_or(0), Relaxed);
+    if session.progress.power_cap_w.set(limit_w, node.agent_silence()) {
+        let what = limit_w.map(|limit_w| format!("is kept below {limit_w} W"));
+        log_lent(permit, gpu, &session, what.as_deref().unwrap_or("is not kept below a power"));
+    }
     session.interrupt();
     Ok(Response::Done)
+}
+
+fn log_lent(permit: &Permit, gpu: &GpuUuid, session: &Session, what: &str) {
+    let (user, job) = (permit.caller(), &session.holder.job);
+    tracing::info!(
+        name: journal::AGENT_ASKED, uid = user.peer.uid.0, pid = permit.pid().0,
+        door = user.agent.map(|_| "agent"), via_pid = user.agent.map(|pid| pid.0), %job, gpu_uuid = %gpu,
+        "{user}: GPU {gpu} of job {job} {what}"
+    );
 }
 
 fn holder(node: &Node, gpu: &GpuUuid) -> Result<Arc<Session>, Refusal> {

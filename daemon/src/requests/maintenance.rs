@@ -4,10 +4,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use pfo_policy::Permit;
-use pfo_protocol::{ClosingReason, Drained, Refusal, RefusalCode, Response};
+use pfo_protocol::{ClosingReason, Drained, Refusal, RefusalCode, Response, check_line};
 use pfo_service::unix_s;
 
-use crate::host::{check_line, journal};
+use crate::host::journal;
 use crate::node::Node;
 
 /// The longest reason, in bytes.

@@ -56,7 +56,8 @@ pub(crate) async fn answer(
     answered.unwrap_or_else(|panicked| Err(panicked.into())).unwrap_or_else(|refusal| {
         tracing::warn!(
             name: journal::REFUSED, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0,
-            "refused a request of {user}, process {pid}: {}", refusal.message
+            door = caller.agent.map(|_| "agent"), via_pid = caller.agent.map(|pid| pid.0),
+            "refused a request of {caller}, process {pid}: {}", refusal.message
         );
         Answer::Response(Response::Refused(refusal))
     })
@@ -71,7 +72,7 @@ async fn run(
     let response = match request {
         Request::Trial { job, run, length } => {
             let job = node.jobs.select_whole(&permit, &job)?;
-            let hold = holds.take(&node.jobs, job, permit.uid(), permit.waiting_pid())?;
+            let hold = holds.take(&node.jobs, job, &permit)?;
             trials::begin(&node.jobs, hold, run, length).await?
         }
         Request::TrialsEnd { job, keep } => {
@@ -146,12 +147,9 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::PowerCap { gpu, limit_w } => leases::cap_power(node, permit, &gpu, limit_w),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {
-            let (user, pid) = (permit.user(), permit.pid());
-            tracing::info!(
-                uid = user.uid.0,
-                pid = pid.0,
-                "{user}, process {pid} reloads the configuration"
-            );
+            let (user, pid) = (permit.caller(), permit.pid());
+            let uid = permit.uid().0;
+            tracing::info!(uid, pid = pid.0, "{user}, process {pid} reloads the configuration");
             Ok(Response::Reloaded(reload(node)))
         }
         Request::Trial { .. }
@@ -213,9 +211,14 @@ mod tests {
 
     /// A node without a driver and with root as its only administrator.
     fn node() -> (TempDir, Arc<Node>) {
+        node_with("")
+    }
+
+    fn node_with(rules: &str) -> (TempDir, Arc<Node>) {
         let directory = tempfile::tempdir().unwrap();
-        let groups = "[groups]\ntrainers = 'no-such-a'\nadministrators = 'no-such-b'";
-        let mut config = Config::parse(groups, "pfod.toml".as_ref()).unwrap();
+        let groups = "[groups]\ntrainers = 'no-such-a'\nadministrators = 'no-such-b'\n";
+        let text = groups.to_owned() + rules;
+        let mut config = Config::parse(&text, "pfod.toml".as_ref()).unwrap();
         config.paths.ledger = directory.path().join("ledger.json");
         config.driver.library = directory.path().join("no-such-driver.so");
         let ledger = Ledger::open(&config.paths.ledger).unwrap();
@@ -311,6 +314,40 @@ mod tests {
                 assert!(refusal(&node, &root, request).await.is_some(), "once and for all");
             }
         });
+    }
+
+    #[test]
+    fn the_agent_leaves_a_bounded_number_of_jobs_for_all_the_users_that_it_names() {
+        let (_directory, node) = node_with("[[rule]]\nusers = ['*']");
+        let table = requests_that_change_a_job().into_iter().find_map(|request| match request {
+            Request::PlanLoad { table, .. } => Some(table),
+            _ => None,
+        });
+        let left = block_on(async {
+            let mut left = 0;
+            for uid in 300_000..300_010 {
+                let agent = caller(998, Door::Agent);
+                let request = Request::OnBehalf { uid: Uid(uid), pid: None, administrator: false };
+                let answered = answer(&node, &agent, &mut Holds::default(), request).await;
+                let Answer::Caller(_, user) = answered else { panic!() };
+                for number in 0..30 {
+                    let name = format!("j{number}").parse().unwrap();
+                    let job = JobSelector { job: name, uid: Some(Uid(uid)) };
+                    let table = table.clone().unwrap();
+                    let target = SwapTarget::Table { label: "p".into(), table };
+                    let swap = Request::PlanSwap {
+                        job,
+                        target,
+                        at_step: Some(0),
+                        after: None,
+                        wait: false,
+                    };
+                    left += u32::from(refusal(&node, &user, swap).await.is_none());
+                }
+            }
+            left
+        });
+        assert_eq!((left, node.jobs.all().len()), (256, 256));
     }
 
     #[test]

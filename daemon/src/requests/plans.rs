@@ -31,10 +31,10 @@ pub(super) fn load(
     let most = node.jobs.room_for_plans(job.key.uid);
     let plan = if keep { job.load(label, table, most) } else { job.fit_table(label, table, most) }?;
     if keep {
-        let (user, name) = (permit.user(), &job.key.name);
+        let (user, name) = (permit.caller(), &job.key.name);
         tracing::info!(
-            uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
-            plan = plan.number,
+            uid = user.peer.uid.0, owner_uid = user.peer.person.0, pid = permit.pid().0, job = %name,
+            door = user.agent.map(|_| "agent"), via_pid = user.agent.map(|pid| pid.0), plan = plan.number,
             "{user} loaded plan {} of job {name}: {}", plan.number, plan.label
         );
     }
@@ -95,15 +95,15 @@ fn begin(
 ) -> Result<Arc<Swap>, Refusal> {
     let swap = job.swap(target, (at, after), node.jobs.room_for_plans(job.key.uid))?;
     node.jobs.keep(job);
-    let (user, name) = (permit.user(), &job.key.name);
+    let (user, name) = (permit.caller(), &job.key.name);
     let to = swap.plan.as_ref().map_or_else(
         || "default clocks".to_owned(),
         |plan| format!("plan {} ({})", plan.number, plan.label),
     );
     tracing::info!(
         name: journal::SWAPPED,
-        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
-        plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
+        uid = user.peer.uid.0, owner_uid = user.peer.person.0, pid = permit.pid().0, job = %name,
+        door = user.agent.map(|_| "agent"), via_pid = user.agent.map(|pid| pid.0), plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
         "{user} swaps job {name} to {to} at step {}", swap.step()
     );
     Ok(swap)

@@ -55,10 +55,10 @@ fn reset_gpu(node: &Node, permit: &Permit, gpu: &Arc<Gpu>, all: bool) -> ResetOu
     }
     match reset_clocks(gpu) {
         Ok(old_clock) => {
-            let user = permit.user();
+            let user = permit.caller();
             tracing::info!(
                 name: journal::RESET,
-                uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0,
+                uid = user.peer.uid.0, owner_uid = user.peer.person.0, pid = permit.pid().0,
                 gpu_uuid = %gpu.uuid,
                 old_mhz = old_clock.map(|clock| clock.0),
                 "{user} reset the clocks of GPU {}", gpu.uuid
@@ -75,9 +75,9 @@ fn reset_gpu(node: &Node, permit: &Permit, gpu: &Arc<Gpu>, all: bool) -> ResetOu
 /// If that cannot be recorded.
 pub(super) fn acknowledge(node: &Node, permit: &Permit) -> Result<Response, Refusal> {
     if let Some(damage) = node.ledger.acknowledge().map_err(|error| not_recorded(&error))? {
-        let (user, pid) = (permit.user(), permit.pid());
+        let (user, pid) = (permit.caller(), permit.pid());
         tracing::warn!(
-            name: journal::ACKNOWLEDGED, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0,
+            name: journal::ACKNOWLEDGED, uid = user.peer.uid.0, owner_uid = user.peer.person.0, pid = pid.0,
             "{user} acknowledges that the ledger was damaged: {}", damage.reason
         );
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use pfo_policy::Caller;
 use pfo_protocol::{Refusal, RefusalCode, Response, TapRecord, TrialLength, TrialRun};
 use pfo_service::blocking;
 use tokio::time::sleep;
@@ -27,13 +28,14 @@ pub(super) async fn begin(
         sleep(POLL).await;
     }
     let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(hold.job()), hold.by());
-    blocking(move || set_off(&jobs, &job, by, run, length)).await?
+    let user = hold.caller().clone();
+    blocking(move || set_off(&jobs, &job, (by, &user), run, length)).await?
 }
 
 fn set_off(
     jobs: &Jobs,
     job: &Arc<Job>,
-    by: Measurer,
+    (by, user): (Measurer, &Caller),
     run: TrialRun,
     TrialLength { settling_steps, steps }: TrialLength,
 ) -> Result<Response, Refusal> {
@@ -57,10 +59,10 @@ fn set_off(
     jobs.keep(job);
     tracing::info!(
         name: journal::SWAPPED,
-        uid = by.uid.0, pid = by.pid.map(|pid| pid.0), job = %job.key.name,
+        uid = user.peer.uid.0, pid = user.peer.pid.0, job = %job.key.name, door = user.agent.map(|_| "agent"), via_pid = user.agent.map(|pid| pid.0),
         plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
-        "trial of user {} on job {} from step {} on: {steps} steps from {first_step} on are measured",
-        by.uid, job.key.name, swap.step()
+        "{user} begins a trial of job {} at step {}: {steps} steps from {first_step} on are measured",
+        job.key.name, swap.step()
     );
     Ok(Response::TrialBegan { first_step, plan: swap.plan.as_ref().map(|plan| plan.status()) })
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use pfo_keeper::{Clocks, DriverError, Entry, restore_entry};
 use pfo_protocol::{ClientMessage, DaemonMessage, Refusal, RefusalCode, Welcome};
 
-use super::{Opening, Origin, WRITE_TIMEOUT, in_words, tell};
+use super::{Opening, Origin, WRITE_TIMEOUT, in_words, tell, tenancy};
 use crate::host::journal;
 use crate::job::{Job, JobKey, Member};
 use crate::lease::Session;
 use crate::lease::descriptor_store::keep;
-use crate::rank::{Rank, no_process};
+use crate::rank::Rank;
 use crate::refusal::internal;
 
 impl Opening {
@@ -23,7 +23,7 @@ impl Opening {
         let session = self.session();
         self.make_blocking().map_err(|error| internal(&error))?;
         self.check_gpu()?;
-        self.check_process()?;
+        tenancy::check(node, gpu, session)?;
         let entry = self.entry();
         let (gpu_of_clocks, ledger) = (Arc::clone(gpu), Arc::clone(&node.ledger));
         let published = Arc::clone(&session.progress.published);
@@ -129,21 +129,6 @@ impl Opening {
         Ok(())
     }
 
-    /// Refuses a peer that does not compute on the GPU, if the administrator requires that.
-    fn check_process(&self) -> Result<(), Refusal> {
-        let (gpu, holder, grant) = (&self.gpu, &self.session().holder, self.session().grant.load());
-        // The watch of the process ends the session if the number belongs to another process by
-        // now.
-        if !grant.terms.require_process
-            || gpu.is_computed_on_by(holder.pid).map_err(|error| unavailable(&error))?
-        {
-            return Ok(());
-        }
-        let message = no_process(holder, &gpu.uuid, &grant.place);
-        let remedy = "use the GPU before the session opens; it retries by itself";
-        Err(Refusal::new(RefusalCode::NoProcess, message, remedy))
-    }
-
     fn welcome(&self) {
         let welcome = Welcome {
             daemon: concat!("pfod ", env!("CARGO_PKG_VERSION")).into(),
@@ -171,7 +156,7 @@ impl Opening {
     }
 }
 
-fn unavailable(error: &DriverError) -> Refusal {
+pub(super) fn unavailable(error: &DriverError) -> Refusal {
     let remedy = "see `nvidia-smi` and the kernel's log for this GPU";
     Refusal::new(RefusalCode::GpuUnavailable, error.to_string(), remedy)
 }

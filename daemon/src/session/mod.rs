@@ -3,18 +3,19 @@
 mod begin;
 mod open;
 mod resume;
+mod tenancy;
 
 use std::convert::Infallible;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use pfo_keeper::Gpu;
 use pfo_protocol::{Closing, ClosingReason, DaemonMessage, Hello, Holder, Refusal, SessionId};
-use pfo_service::{Door, FileIdentity, Panicked, User, Whose, catch, register};
+use pfo_service::{Door, FileIdentity, Panicked, User, Whose, catch};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -184,27 +185,13 @@ fn tell(mut stream: &UnixStream, message: &DaemonMessage) {
 /// # Errors
 /// If a thread cannot be started.
 pub(crate) fn set_off(mut opening: Opening, process: Option<OwnedFd>) -> Result<(), Refusal> {
-    if let Some(pidfd) = process {
-        let session = Arc::downgrade(opening.session());
-        opening.watch = Some(tokio::spawn(end_with_process(pidfd, session)).abort_handle());
-    }
+    let (node, gpu) = (Arc::clone(&opening.node), Arc::clone(&opening.gpu));
+    let watch = tenancy::watch(node, gpu, process, Arc::downgrade(opening.session()));
+    opening.watch = Some(tokio::spawn(watch).abort_handle());
     std::thread::Builder::new()
         .name(format!("rank {}", opening.session().holder.rank))
         .stack_size(RANK_STACK_BYTES)
         .spawn(move || opening.run())
         .map_err(|error| internal(&error))?;
     Ok(())
-}
-
-/// The trainer's children may hold a copy of its socket, so the end of the socket alone does not
-/// show that the trainer has ended.
-async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
-    let Ok(pidfd) = register(pidfd) else {
-        return;
-    };
-    if pidfd.readable().await.is_ok()
-        && let Some(session) = session.upgrade()
-    {
-        session.hang_up();
-    }
 }

@@ -49,7 +49,7 @@ class Node:
             f'agent = "{directory}/agent.sock"\n{groups}'
             f'[driver]\nlibrary = "{library}"\ndevices = "{self.devices}"\n[paths]\nledger = "{directory}/ledger.json"\n'
             # Instructions of such small models take less than a millisecond.
-            "[lease]\nchanges_per_second = 1000\n"
+            "[lease]\nchanges_per_second = 1000\nmin_mhz = 1\nmin_power_limit_w = 1\n"
         )
         (directory / "agent.toml").write_text(
             f'[sockets]\nusers = "{directory}/pfo-agent.sock"\n'

@@ -2,7 +2,7 @@
 //! says to standard output, until standard input ends or somebody kills it.
 //!
 //! ```text
-//! pfo-test-client SOCKET [--beside CONNECTIONS] [--leave-child FILE] [--half-close MS]
+//! pfo-test-client SOCKET [--beside CONNECTIONS] [--leave-child FILE] [--half-close MS] [--keep FILE]
 //! ```
 //!
 //! With the first bytes it passes the device files that it can open, of the directory that
@@ -11,8 +11,10 @@
 //! `--beside` holds that many silent connections beside its own. `--leave-child` starts a process that
 //! keeps a copy of the socket after the end of this one, and writes its number to a file. With
 //! `--half-close` the end of standard input closes only this side of the connection, once the time in
-//! ms that follows has passed, and the daemon has to close the other.
+//! ms that follows has passed, and the daemon has to close the other. With `--keep` it opens the device
+//! files at once, then makes a file, and passes them later, whether it could open them by then or not.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -34,14 +36,18 @@ fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     }
 }
 
-/// Sends the first bytes with the device files that this process can open.
-fn pass_devices(socket: &str, stream: &UnixStream) -> io::Result<()> {
+/// The device files that this process can open.
+fn open_devices(socket: &str) -> Vec<File> {
     let devices = std::env::var_os("PFO_DEVICES").map(PathBuf::from);
-    let devices = devices.unwrap_or_else(|| devices_beside(Path::new(socket)));
+    devices_in(&devices.unwrap_or_else(|| devices_beside(Path::new(socket))))
+}
+
+/// Sends the first bytes with device files.
+fn pass_devices(stream: &UnixStream, devices: impl FnOnce() -> Vec<File>) -> io::Result<()> {
     let mut first = [0; 4096];
     match io::stdin().read(&mut first)? {
         0 => Ok(()),
-        length => send_with(stream, &first[..length], &devices_in(&devices)),
+        length => send_with(stream, &first[..length], &devices()),
     }
 }
 
@@ -51,6 +57,7 @@ fn main() -> io::Result<()> {
     let mut beside = Vec::new();
     let mut child_file = None;
     let mut half_close_ms = None;
+    let mut kept = None;
     while let Some(option) = arguments.next() {
         let value = arguments.next().expect("the option's value");
         match option.as_str() {
@@ -60,6 +67,10 @@ fn main() -> io::Result<()> {
                 }
             }
             "--leave-child" => child_file = Some(value),
+            "--keep" => {
+                kept = Some(open_devices(&socket));
+                File::create(value)?;
+            }
             "--half-close" => half_close_ms = Some(value.parse().expect("a number")),
             other => panic!("no option {other}"),
         }
@@ -72,7 +83,8 @@ fn main() -> io::Result<()> {
     }
     let answers = stream.try_clone()?;
     let answering = thread::spawn(move || copy(answers, io::stdout()));
-    let copied = pass_devices(&socket, &stream).and_then(|()| copy(io::stdin(), &stream));
+    let devices = || kept.unwrap_or_else(|| open_devices(&socket));
+    let copied = pass_devices(&stream, devices).and_then(|()| copy(io::stdin(), &stream));
     if let Some(ms) = half_close_ms {
         thread::sleep(Duration::from_millis(ms));
         // The daemon may have hung up first.

@@ -4,7 +4,7 @@ use pfo_fleet::{Run, Standing};
 use pfo_protocol::{PlanStatus, Request, Response, TrialLength, TrialRun};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::pfod::{Connection, unexpected};
+use crate::pfod::{Resting, unexpected};
 use crate::record;
 use crate::steer::here::Here;
 use crate::steer::{ComparedTurn, Comparison, Doing, SteerError, no_table, owner};
@@ -20,8 +20,8 @@ pub(super) struct ComparisonHere {
 /// What holds the job.
 #[derive(Debug)]
 struct Begun {
-    connection: Connection,
-    _changing: OwnedMutexGuard<()>,
+    connection: Resting,
+    changing: OwnedMutexGuard<()>,
 }
 
 impl ComparisonHere {
@@ -38,23 +38,24 @@ impl ComparisonHere {
         self.here.standing.keep_plan(&run, plan);
         self.here.keep().await?;
         let connection = self.here.steering.pfod.on_behalf(owner(&self.here.key)).await?;
-        Ok(Begun { connection, _changing: changing })
+        Ok(Begun { connection: Resting::begin(connection), changing })
     }
 
     async fn measure(&mut self, run: Run, length: TrialLength) -> Result<ComparedTurn, SteerError> {
-        let mut begun = match self.begun.take() {
+        let Begun { connection, changing } = match self.begun.take() {
             Some(begun) => begun,
             None => self.begin().await?,
         };
+        let mut connection = connection.end().await?;
         let setting = match self.here.plan(&run).await? {
             Some(plan) => TrialRun::Plan { label: plan.label, table: plan.table },
             None => TrialRun::DefaultClocks,
         };
         let order = record::Order { run: setting, length, room: None };
         let pfod = &self.here.steering.pfod;
-        let (recorded, _) = record::run(pfod, &mut begun.connection, &self.here.key, order).await?;
+        let (recorded, _) = record::run(pfod, &mut connection, &self.here.key, order).await?;
         let trial = recorded.trial;
-        self.begun = Some(begun);
+        self.begun = Some(Begun { connection: Resting::begin(connection), changing });
         let step = trial.first_step.saturating_sub(length.settling_steps.into());
         Ok(ComparedTurn { step, trial })
     }
@@ -64,9 +65,9 @@ impl ComparisonHere {
         (run, standing): (Run, Standing),
         compared: Option<pfo_fleet::Compared>,
     ) -> Result<(), SteerError> {
-        let Some(mut begun) = self.begun.take() else { return Err(no_table().into()) };
+        let Some(begun) = self.begun.take() else { return Err(no_table().into()) };
         let end = Request::TrialsEnd { job: self.here.key.selector(), keep: true };
-        let plan: Option<PlanStatus> = match begun.connection.ask(end).await? {
+        let plan: Option<PlanStatus> = match begun.connection.end().await?.ask(end).await? {
             Response::TrialsEnded(plan) => plan,
             other => return Err(unexpected(&other).into()),
         };

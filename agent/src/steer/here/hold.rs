@@ -6,7 +6,7 @@ use pfo_protocol::{JobView, PlanStatus, Request, Response};
 
 use crate::job::JobKey;
 use crate::ledger::Compared;
-use crate::pfod::{Asker, Connection, PfodError, unexpected};
+use crate::pfod::{Asker, PfodError, Resting, unexpected};
 use crate::record::{self, MOST_SAMPLES, Order};
 use crate::steer::{Doing, Hold, Measured, SteerError, Steering, Turn};
 
@@ -18,14 +18,14 @@ pub(super) struct HoldHere {
     pub(super) by: Asker,
     /// None before the first turn, and during each: a connection with an answer outstanding is of no
     /// use.
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<Resting>,
 }
 
 impl HoldHere {
     async fn measure(&mut self, turn: Turn) -> Result<Measured, SteerError> {
         let Steering { pfod, questions, .. } = &*self.steering;
         let (mut connection, is_held) = match self.connection.take() {
-            Some(connection) => (connection, true),
+            Some(resting) => (resting.end().await?, true),
             None => (pfod.on_behalf(self.by).await?, false),
         };
         let Turn { setting, length, samples } = turn;
@@ -42,16 +42,17 @@ impl HoldHere {
             Err(PfodError::Refused(_)) => is_held,
             Err(PfodError::Away(_)) => false,
         };
-        self.connection = Some(connection).filter(|_| stays);
+        self.connection = stays.then(|| Resting::begin(connection));
         Ok(measured?)
     }
 
     async fn end_now(&mut self, keep: bool) -> Result<Option<PlanStatus>, SteerError> {
-        let Some(mut connection) = self.connection.take() else { return Ok(None) };
+        let Some(resting) = self.connection.take() else { return Ok(None) };
+        let mut connection = resting.end().await?;
         let job = JobKey::of(&self.job).selector();
         let ended = connection.ask(Request::TrialsEnd { job, keep }).await;
         if matches!(ended, Err(PfodError::Refused(_))) {
-            self.connection = Some(connection);
+            self.connection = Some(Resting::begin(connection));
         }
         match ended? {
             Response::TrialsEnded(plan) => Ok(plan),

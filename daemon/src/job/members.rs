@@ -134,7 +134,6 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::super::example::{job, member};
-    use super::*;
 
     #[test]
     fn a_job_is_whole_when_every_rank_that_its_sizes_ask_for_is_here() {

@@ -48,10 +48,9 @@ impl Curve {
                 return None;
             };
             let part = (from - share) / (from - to);
-            (0.0..=1.0).contains(&part).then_some([
-                from_time + part * (to_time - from_time),
-                from_power + part * (to_power - from_power),
-            ])
+            let time = from_time + part * (to_time - from_time);
+            let power = from_power + part * (to_power - from_power);
+            (0.0..=1.0).contains(&part).then_some([time, power])
         };
         let [time, power] = self.0.windows(2).find_map(between)?;
         Some(Measurement {

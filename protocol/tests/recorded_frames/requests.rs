@@ -70,12 +70,9 @@ fn label() -> String {
 }
 
 fn about_plans() -> Vec<Recorded> {
-    let swap = |target, at_step, wait| Request::PlanSwap {
-        job: job(),
-        target,
-        at_step,
-        after: None,
-        wait,
+    let swap = |target, at_step, after, wait| {
+        let job = job();
+        Request::PlanSwap { job, target, at_step, after, wait }
     };
     vec![
         request("gpus", "which GPUs the node has", Request::Gpus),
@@ -88,28 +85,22 @@ fn about_plans() -> Vec<Recorded> {
         request(
             "swap-loaded",
             "run the loaded plan from the next step on, wait",
-            swap(SwapTarget::Loaded, None, true),
+            swap(SwapTarget::Loaded, None, None, true),
         ),
         request(
             "swap-default",
             "default clocks, at step 100",
-            swap(SwapTarget::DefaultClocks, Some(100), false),
+            swap(SwapTarget::DefaultClocks, Some(100), None, false),
         ),
         request(
             "swap-after",
             "default clocks, if swap 7 is still the newest one",
-            Request::PlanSwap {
-                job: job(),
-                target: SwapTarget::DefaultClocks,
-                at_step: None,
-                after: Some(7),
-                wait: false,
-            },
+            swap(SwapTarget::DefaultClocks, None, Some(7), false),
         ),
         request(
             "swap-table",
             "run this clock table",
-            swap(SwapTarget::Table { label: label(), table: table() }, None, true),
+            swap(SwapTarget::Table { label: label(), table: table() }, None, None, true),
         ),
         request(
             "swap-here",

@@ -117,8 +117,9 @@ mod tests {
         let [own, other] = ["own", "other"].map(|name| directory.path().join(name));
         fs::write(&own, "").unwrap();
         fs::write(&other, "").unwrap();
-        [&own, &other]
-            .map(|file| fs::set_permissions(file, Permissions::from_mode(0o666)).unwrap());
+        for file in [&own, &other] {
+            fs::set_permissions(file, Permissions::from_mode(0o666)).unwrap();
+        }
         let identity = FileIdentity::of(&own).unwrap();
         assert_eq!(opened(&own, OFlag::O_RDWR), Some(identity));
         assert_ne!(opened(&other, OFlag::O_RDWR), Some(identity));

@@ -206,6 +206,13 @@ pub(super) const EXAMPLES: Tables = &[
     ),
     ("report", &[("pfoctl report llama -o llama.html", "Write a page about a job.")]),
     (
+        "observe",
+        &[(
+            "pfoctl observe --report page.html -- torchrun train.py",
+            "Run a training, and predict what clocks would save it.",
+        )],
+    ),
+    (
         "p2p measure",
         &[(
             "pfoctl p2p measure --job llama",

@@ -31,9 +31,7 @@ impl Gpu {
         call: &'static str,
         setter: impl FnOnce(&mut Device<'d>) -> Result<(), NvmlError>,
     ) -> Result<(), DriverError> {
-        if only_observes() {
-            return Err(DriverError::OnlyObserved);
-        }
-        setter(device).map_err(|source| self.failed(call, source))
+        let set = || setter(device).map_err(|source| self.failed(call, source));
+        if only_observes() { Err(DriverError::OnlyObserved) } else { set() }
     }
 }

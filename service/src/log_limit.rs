@@ -120,10 +120,9 @@ struct UserOf {
 
 impl Visit for UserOf {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        match field.name() {
-            "uid" => self.uid = u32::try_from(value).ok(),
-            "via_pid" => self.through_agent = true,
-            _ => {}
+        self.through_agent |= field.name() == "via_pid";
+        if field.name() == "uid" {
+            self.uid = u32::try_from(value).ok();
         }
     }
 

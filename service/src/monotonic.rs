@@ -1,5 +1,7 @@
 //! The clock that the shim's time stamps and the daemons' share, and a thread's processor time.
 
+use std::time::Duration;
+
 use nix::time::{ClockId, clock_gettime};
 
 /// `CLOCK_MONOTONIC` of the node, in nanoseconds.
@@ -16,7 +18,5 @@ pub fn computed_ns() -> u64 {
 
 fn read(clock: ClockId) -> u64 {
     // Both exist on every Linux, and are never negative.
-    clock_gettime(clock).map_or(0, |time| {
-        (time.tv_sec() as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec() as u64)
-    })
+    clock_gettime(clock).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }

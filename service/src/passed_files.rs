@@ -41,8 +41,7 @@ impl FileIdentity {
     fn of_opened(file: &OwnedFd, user: Uid) -> Option<Self> {
         let flags = OFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFL).ok()?);
         let opened = flags & (OFlag::O_ACCMODE | OFlag::O_PATH) == OFlag::O_RDWR;
-        let file = fstat(file).ok()?;
-        (opened && may_open(&file, user)).then(|| file.into())
+        fstat(file).ok().filter(|file| opened && may_open(file, user)).map(Self::from)
     }
 }
 
@@ -58,10 +57,9 @@ impl From<FileStat> for FileIdentity {
 /// Whether the mode of a file may let a user open it. To all but its owner, the bits of its group and
 /// of others give the most that groups and an access list can.
 fn may_open(file: &FileStat, user: Uid) -> bool {
-    const READ_AND_WRITE: u32 = 0o6;
     let mode = file.st_mode;
     let bits = if file.st_uid == user.0 { mode >> 6 } else { mode >> 3 | mode };
-    user == Uid::ROOT || bits & READ_AND_WRITE == READ_AND_WRITE
+    user == Uid::ROOT || bits & 0o6 == 0o6
 }
 
 /// Identifies the files that a user has passed, and closes them. `room` is given back when the last

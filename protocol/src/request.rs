@@ -437,7 +437,7 @@ mod tests {
             28, 0, 0, 0,  1, 0,  6, 0,
             27, 0, 0, 0,                                    // plan swap here
             1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
-            0, 0, 0, 0,                                     // default clocks
+            2, 0, 0, 0,                                     // default clocks
             1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
             1,                                              // wait
         ]);

@@ -72,6 +72,8 @@ impl Doors {
             ('F', check(&foreign)),
             ('w', swap(&own)),
             ('W', swap(&foreign)),
+            ('h', swap_here(&own)),
+            ('H', swap_here(&foreign)),
             ('t', trial(&own)),
             ('T', trial(&foreign)),
             ('e', end(&own)),
@@ -125,6 +127,11 @@ fn load(job: &JobSelector) -> Request {
     Request::PlanLoad { job, label, table }
 }
 
+fn swap_here(job: &JobSelector) -> Request {
+    let (job, target) = (job.clone(), SwapTarget::DefaultClocks);
+    Request::PlanSwapHere { job, target, at_step: None, wait: false }
+}
+
 fn check(job: &JobSelector) -> Request {
     let (job, (label, table)) = (job.clone(), plan());
     Request::PlanCheck { job, label, table }
@@ -143,7 +150,7 @@ fn on_behalf(node: &Node, uid: Uid, administrator: bool) -> Client {
 fn on_the_trainers_socket_root_is_an_ordinary_user() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_to(|| doors.node.trainer_control()), "gsnkpjrxlcwteva");
+    assert_eq!(doors.allowed_to(|| doors.node.trainer_control()), "gsnkpjrxlcwhteva");
 }
 
 #[test]
@@ -161,14 +168,14 @@ fn a_trainer_changes_its_own_jobs_and_no_others() {
         }
     });
     // Whether it hears that root's job is there is another matter.
-    assert_eq!(allowed.replace('r', ""), "gsnkpjxLFWTEVA");
+    assert_eq!(allowed.replace('r', ""), "gsnkpjxLFWHTEVA");
 }
 
 #[test]
 fn the_socket_for_administration_is_for_everything_but_the_agents_part() {
     needs_root!();
     let doors = Doors::start();
-    let everything = "gsnkpjrxXlLcFwWtTeEvVaAOCGNK";
+    let everything = "gsnkpjrxXlLcFwWhHtTeEvVaAOCGNK";
     assert_eq!(doors.allowed_to(|| Client::connect(&doors.node.admin_socket())), everything);
 }
 
@@ -183,10 +190,10 @@ fn the_agent_in_its_own_name_only_looks() {
 fn the_agent_changes_and_measures_a_job_for_its_owner_only() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_for(Uid::ROOT, false), "gsnkpjrxlcwteU");
+    assert_eq!(doors.allowed_for(Uid::ROOT, false), "gsnkpjrxlcwhteU");
     // No account of this node has the trainer's uid, so that it may lease no GPU through the agent.
     let trainers = doors.allowed_for(doors.trainer.uid, false);
-    assert_eq!(trainers.replace('r', ""), "gsnjxLFWTE");
+    assert_eq!(trainers.replace('r', ""), "gsnjxLFWHTE");
 }
 
 #[test]
@@ -231,7 +238,7 @@ fn a_user_without_an_account_is_no_administrator_through_the_agent() {
     needs_root!();
     let doors = Doors::start();
     let claimed = doors.allowed_for(doors.trainer.uid, true);
-    assert_eq!(claimed.replace('r', ""), "gsnjxLFWTE");
+    assert_eq!(claimed.replace('r', ""), "gsnjxLFWHTE");
 }
 
 #[test]

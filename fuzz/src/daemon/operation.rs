@@ -320,18 +320,22 @@ fn about_plan(input: &mut Input<'_>, job: JobSelector) -> Request {
     Request::PlanLoad { job, label, table }
 }
 
+fn swap(input: &mut Input<'_>, job: JobSelector) -> Request {
+    let target = target(input);
+    let at_step = if input.once_in(3) { Some(input.number()) } else { None };
+    let wait = input.once_in(4);
+    match input.once_in(4) {
+        true => Request::PlanSwapHere { job, target, at_step, wait },
+        false => Request::PlanSwap { job, target, at_step, after: None, wait },
+    }
+}
+
 /// A request; a harmless one does not mean the victim.
 fn request(input: &mut Input<'_>, harmless: bool) -> Request {
     let job = selector(input, harmless);
     match input.below(32) {
         0..4 => about_plan(input, job),
-        4..13 => Request::PlanSwap {
-            job,
-            target: target(input),
-            at_step: if input.once_in(3) { Some(input.number()) } else { None },
-            after: None,
-            wait: input.once_in(4),
-        },
+        4..13 => swap(input, job),
         13..19 => {
             let run = match input.below(6) {
                 0 => TrialRun::DefaultClocks,

@@ -483,7 +483,7 @@ fn power_limits_outlive_the_agent_that_asked_for_them_and_end_with_the_budget() 
     training.until_step(&node, 8);
     // Less than the lowest clock comes to.
     let budget_w = 0.3 * drawn_w(&node, 3.0);
-    let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
+    let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W"), "--force"]);
     node.until_is("GPUs with a power limit", &4, || limited(&node));
     node.kill_agent();
     sleep(Duration::from_secs(2));

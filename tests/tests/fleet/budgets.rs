@@ -153,7 +153,7 @@ fn all_nodes_stay_below_one_budget_whoever_decides_and_run_their_own_again_witho
     let budget_w = SITES_W + 0.88 * (full_w - SITES_W);
 
     let user =
-        staged.nodes[2].pfoctl(&Identity::trainer(), &["budget", "set", "1W", "--for", "fleet"]);
+        staged.nodes[2].pfoctl(&Identity::trainer(), &["budget", "set", "1kW", "--for", "fleet"]);
     assert!(user.stderr.contains("may not set power budgets"), "{user:?}");
     let set = ["budget", "set", &format!("{budget_w:.0}W"), "--for", "fleet"];
     let said = admin(&staged.nodes[2], &set);

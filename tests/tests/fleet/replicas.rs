@@ -73,7 +73,7 @@ fn until_swept(node: &Node, what: &str, so: impl Fn(&SweepStatus) -> bool) -> Sw
 fn sweep_while_a_node_leaves(trained: &mut Trained) {
     const AWAY: usize = 2;
     let user = Identity::own();
-    let sweep = ["profile", "start", JOB, "--steps", "2", "--stride", "350", "--min-mhz", "600"];
+    let sweep = ["profile", "start", JOB, "--steps", "2", "--stride", "570", "--min-mhz", "600"];
     let _ = trained.nodes[0].pfoctl(&user, &sweep).printed();
     let before = until_swept(&trained.nodes[0], "a clock is measured", |sweep| sweep.measured > 0);
     trained.nodes[AWAY].kill_agent();

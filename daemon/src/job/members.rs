@@ -110,7 +110,7 @@ impl Members {
             return Ok(());
         }
         let message =
-            format!("job {job} has {all} ranks, {here} on this node: alone they do not change");
+            format!("job {job} has {all} ranks, {here} on this node: pfod changes all or none");
         let remedy = "pfo-agent changes all of a fleet at one step: see whether it runs; \
                       `pfoctl plan swap` and `rollback --this-node-only` change this node alone";
         Err(Refusal::new(RefusalCode::LimitReached, message, remedy))

@@ -56,7 +56,10 @@ class Node:
             f'admin = "{directory}/pfo-agent-admin.sock"\npfod = "{directory}/agent.sock"\n{groups}'
             f'[paths]\nstate = "{directory}/state"\nruntime = "{directory}/runtime"\n'
         )
-        self.gpus = [gpu["uuid"] for gpu in self.simulator()]
+        gpus = self.simulator()
+        self.gpus = [gpu["uuid"] for gpu in gpus]
+        # The order of CUDA where all GPUs are alike; the driver's is another one here.
+        self.cuda_gpus = [gpu["uuid"] for gpu in sorted(gpus, key=lambda gpu: gpu["pci_bus_id"])]
 
     def run(self, program, *arguments, **variables):
         """Runs a program of the workspace on this node and returns what it printed."""
@@ -134,4 +137,4 @@ class Node:
         }
         file = self.directory / "plan.json"
         file.write_text(json.dumps(plan))
-        self.run("pfoctl", "plan", "swap", job, str(file), "--socket", str(self.socket))
+        self.run("pfoctl", "plan", "swap", job, str(file), "--this-node-only", "--socket", str(self.socket))

@@ -236,7 +236,7 @@ def test_the_launchers_variables_give_rank_and_gpu(node, monkeypatch):
         monkeypatch.setenv(name, value)
     with pfo_gpu.Session(dp_degree=4):
         (rank,) = node.ranks()
-        assert (rank["rank"], rank["gpu_uuid"]) == (3, node.gpus[2])
+        assert (rank["rank"], rank["gpu_uuid"]) == (3, node.cuda_gpus[2])
 
 
 LAUNCHERS = [
@@ -256,7 +256,7 @@ def test_every_launcher_gives_rank_and_gpu(node, monkeypatch, rank, local_rank):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
     with pfo_gpu.Session(dp_degree=8):
         (told,) = node.ranks()
-        assert (told["rank"], told["gpu_uuid"]) == (6, node.gpus[2])
+        assert (told["rank"], told["gpu_uuid"]) == (6, node.cuda_gpus[2])
 
 
 def test_a_rank_of_which_nobody_says_the_gpu_gets_none_and_one_warning(node, monkeypatch, warnings):

@@ -230,7 +230,7 @@ fn the_journal_says_what_came_through_the_agent_whoever_that_names() {
 fn an_administrator_through_the_agent_changes_any_job_and_nothing_else() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_for(Uid::ROOT, true), "gsnkpjrxlLcFwWtTeEU");
+    assert_eq!(doors.allowed_for(Uid::ROOT, true), "gsnkpjrxlLcFwWhHtTeEU");
 }
 
 #[test]

@@ -382,6 +382,9 @@ mod tests {
     }
 
     proptest! {
+        // Each plans dozens of times.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn each_next_one_is_faster_while_all_are_too_slow(
             slowdown in 0.0_f64..0.3, over in 0.001_f64..0.05

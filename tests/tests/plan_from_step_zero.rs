@@ -240,7 +240,7 @@ fn a_swap_at_step_0_of_a_job_that_is_not_there_is_refused() {
     // Root asks for anybody's job.
     let refused = node.pfoctl(&own, &swap);
     assert_eq!(refused.code, Some(4), "{refused:?}");
-    assert!(refused.stderr.contains(" has no job jbo on this node\n"), "{refused:?}");
+    assert!(refused.stderr.contains("no user has a job jbo on this node\n"), "{refused:?}");
     assert_printed!(node.pfoctl(&own, &[&swap[..], &["--user", &user]].concat()));
     assert_eq!(node.status().jobs, []);
 }

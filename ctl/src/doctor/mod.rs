@@ -90,7 +90,9 @@ fn examine(root: &Root, nvml: Option<PathBuf>, daemons: &Daemons) -> Vec<Finding
         findings.extend(calibration::check(status, &known));
     }
     if let Some(status) = &status {
-        let kept = status.jobs.iter().flat_map(|job| kept_below(status, job));
+        let kept = status.jobs.iter().filter_map(|job| {
+            kept_below(status, job).map(|kept| format!("job {} is {kept}", job.job))
+        });
         let remedy =
             "`pfoctl budget clear` ends a budget of this node, and `systemctl stop pfo-agent` all";
         findings.extend(kept.map(|kept| Finding::warning("budget", kept, remedy)));

@@ -158,8 +158,8 @@ impl Swap {
     /// Default clocks may not be all that holds a job back.
     fn say_kept(&self, pfod: &mut Connection<Pfod>, output: &mut Output) -> Result<(), Error> {
         let Ok(status) = pfod.status() else { return Ok(()) };
-        let kept = self.job.find(&status.jobs).map(|job| kept_below(&status, job));
-        kept.into_iter().flatten().try_for_each(|kept| output.text(&format!("{kept}.\n")))
+        let kept = self.job.find(&status.jobs).and_then(|job| kept_below(&status, job));
+        kept.map_or(Ok(()), |kept| output.text(&format!("It is {kept}\n")))
     }
 
     /// A step that is far ahead may be a slip of the hand.

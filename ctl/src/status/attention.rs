@@ -1,8 +1,8 @@
 //! What needs attention, in sentences: tables have no room for reasons.
 
 use pfo_protocol::{
-    AgentStatus, ConfigStatus, DriftStatus, DriftedInstruction, DriftedRank, GpuStatus,
-    GuardStatus, JobName, RankStatus, SlowRank, Status, Uid,
+    AgentStatus, ConfigStatus, DriftStatus, DriftedInstruction, DriftedRank, GuardStatus,
+    RankStatus, SlowRank, Status, Uid,
 };
 
 use super::node_table;
@@ -169,8 +169,8 @@ fn of_agent(
     points.extend(agent.pfod_problem.as_ref().map(|why| format!("pfo-agent: no pfod: {why}")));
     for job in &agent.jobs {
         let name = format!("job {} of {}", job.job, user(job.uid));
-        let slowed = limited(&job.job, job.uid, status);
-        points.extend(slowed.iter().map(|cause| format!("{name}: {cause}")));
+        let here = status.jobs.iter().find(|here| (&here.job, here.uid) == (&job.job, job.uid));
+        let slowed = here.and_then(|here| kept_below(status, here));
         let drift = job.drift.as_ref().map(drifted);
         points.extend(drift.map(|drift| match &slowed {
             Some(_) => format!("{name}: {drift}, under these limits"),
@@ -188,26 +188,6 @@ fn of_agent(
         }
     }
     points
-}
-
-/// The power limits by which pfo itself slows a job down, for a budget: a plan of limits has its own.
-fn limited(job: &JobName, uid: Uid, status: &Status) -> Option<String> {
-    let job = status.jobs.iter().find(|other| (&other.job, other.uid) == (job, uid))?;
-    if job.plan.as_ref().is_some_and(|plan| !plan.power_limits_w.is_empty()) {
-        return None;
-    }
-    let is_of_job = |gpu: &&GpuStatus| job.ranks.iter().any(|rank| rank.gpu_uuid == gpu.uuid);
-    let of_job = status.gpus.iter().filter(is_of_job);
-    let limits: Vec<_> = of_job
-        .filter_map(|gpu| Some(format!("GPU {} at {} W", gpu.index, gpu.power_limit_w?)))
-        .collect();
-    let name = &job.job;
-    (!limits.is_empty()).then(|| {
-        format!(
-            "slowed down by pfo's own power limits, for a power budget: {}; `pfoctl budget explain {name}`",
-            limits.join(", ")
-        )
-    })
 }
 
 /// What a guard has found, if that needs attention.
@@ -250,7 +230,7 @@ fn drifted(drift: &DriftStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{Instruction, PlanStatus, Rank, Stage};
+    use pfo_protocol::{Instruction, Rank, Stage};
 
     use super::*;
 
@@ -265,27 +245,6 @@ mod tests {
         );
         let given_up = GuardStatus { given_up: Some(0.08), ..corrected };
         assert!(guarded(&given_up).unwrap().starts_with("back at default clocks"));
-    }
-
-    #[test]
-    fn a_job_under_limits_of_a_budget_is_said_to_be_slowed_by_them() {
-        let mut status: Status =
-            serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
-        let at = status.jobs.iter().position(|job| !job.ranks.is_empty()).unwrap();
-        let (job, uid) = (status.jobs[at].job.clone(), status.jobs[at].uid);
-        status.jobs[at].ranks.truncate(1);
-        status.jobs[at].ranks[0].gpu_uuid = status.gpus[0].uuid.clone();
-        status.gpus[0].power_limit_w = None;
-        assert_eq!(limited(&job, uid, &status), None);
-        status.gpus[0].power_limit_w = Some(147);
-        let said = limited(&job, uid, &status).unwrap();
-        assert!(said.starts_with("slowed down by pfo's own power limits, for a power budget: "));
-        assert!(said.contains("GPU 0 at 147 W; `pfoctl budget explain "), "{said}");
-        status.jobs[at].plan = Some(PlanStatus {
-            power_limits_w: vec![147],
-            ..crate::status::measured::tests::plan(1)
-        });
-        assert_eq!(limited(&job, uid, &status), None, "its own plan asks for the limit");
     }
 
     #[test]

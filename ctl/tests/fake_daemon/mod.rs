@@ -119,7 +119,7 @@ pub(crate) fn with_gpus<const N: usize>(gpus: [(u32, &str); N]) -> Response {
     Response::Status(Box::new(Status { gpus: gpus.into(), ..status }))
 }
 
-fn serve<R: Send + 'static>(
+fn serve<R: Clone + Send + 'static>(
     listener: UnixListener,
     of: fn(ClientMessage) -> R,
     answer: impl Fn(&mut UnixStream, &R) + Send + Sync + 'static,
@@ -133,10 +133,11 @@ fn serve<R: Send + 'static>(
             std::thread::spawn(move || {
                 while let Some(message) = read_message(&mut stream) {
                     let request = of(message);
-                    answer(&mut stream, &request);
-                    if seen.send(request).is_err() {
+                    // Before it is answered: the next one may come over another connection.
+                    if seen.send(request.clone()).is_err() {
                         return;
                     }
+                    answer(&mut stream, &request);
                 }
             });
         }

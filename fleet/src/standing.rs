@@ -28,7 +28,7 @@ const POWERS_W: RangeInclusive<f64> = 1e-3..=1e12;
 /// By how many millionths a stage may be slower than was profiled, and how many times.
 const SHARES_PPM: RangeInclusive<i32> = -1_000_000..=1_000_000_000;
 
-/// What stands beside what a job runs.
+/// The guard, straggler answer and power budget of a job, which every swap carries on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Standing {

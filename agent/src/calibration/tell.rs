@@ -8,7 +8,7 @@ use pfo_protocol::{JobView, RefusalCode, Request, Response, SessionId, SettleTim
 use crate::calibration::store::Calibrations;
 use crate::pfod::{PfodError, Questions, SIGN_OF_LIFE, unexpected};
 
-/// The times that `pfod` has, by session, and when it was told.
+/// The settle times that `pfod` got, by session, and when it got them.
 #[derive(Debug, Default)]
 pub(crate) struct Told(BTreeMap<SessionId, (Option<SettleTimes>, Option<Instant>)>);
 

@@ -25,7 +25,7 @@ impl Fleet {
         jobs
     }
 
-    /// What stands beside what its jobs run, of one user or of all.
+    /// The guards, straggler answers and budgets of its jobs, of one user or of all.
     pub(crate) async fn standings(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, Standing> {
         let shown = self.shown(only_of, View::Part).await.into_iter();
         let standing = |shown: &Shown| shown.shared.as_ref()?.standing().cloned();

@@ -22,7 +22,7 @@ pub(crate) struct Steering {
     pub(crate) questions: Arc<Questions>,
     pub(crate) fleet: Option<Arc<Fleet>>,
     pub(crate) ledger: Arc<Ledger>,
-    /// What stands beside what the jobs of this node alone run.
+    /// The guards, straggler answers and budgets of the jobs of this node alone.
     pub(crate) standings: Standings,
 }
 
@@ -69,7 +69,7 @@ impl Steering {
         counted
     }
 
-    /// What stands beside what each job runs, of one user or of all.
+    /// The guard, straggler answer and budget of each job, of one user or of all.
     pub(crate) async fn standings(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, Standing> {
         let mut standings = self.standings.all(only_of);
         if let Some(fleet) = &self.fleet {

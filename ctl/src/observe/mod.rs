@@ -91,7 +91,7 @@ impl Observe {
         if self.json {
             return output.json(&Printed::new(seen, &prospects));
         }
-        // What the command printed belongs to whoever reads standard output.
+        // Standard output is the command's; the report must not mix with it.
         let text = view::text(seen, &prospects, Look { colour: false, ..output.look() });
         let shown: String = text.lines().map(|line| harmless(line).into_owned() + "\n").collect();
         let _ = std::io::stderr().write_all(shown.as_bytes());

@@ -91,7 +91,7 @@ pub(crate) struct AnswerArguments {
 enum Who {
     /// All of them, or none.
     WholeJob,
-    /// Those on this node, whatever the others run.
+    /// The ranks on this node only.
     ThisNode,
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn render(
     Some(text)
 }
 
-/// What stands beside what the whole job runs.
+/// The guard, straggler answer and budget of the whole job.
 fn beside(fleet: &FleetJob) -> impl Iterator<Item = String> {
     let straggler = fleet.straggler.map(|factor| {
         format!("It runs a plan for a straggler of {factor} times the fastest iteration")

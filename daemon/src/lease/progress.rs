@@ -50,7 +50,7 @@ pub(crate) struct Progress {
     pub last_mismatch: ArcSwapOption<String>,
     /// Whether the clock is to be set again at the next step, even if it is the same.
     pub set_again: AtomicBool,
-    /// What the agent keeps the GPU below whatever the rank runs, in watts.
+    /// The power below which the agent keeps the GPU under every plan, in watts.
     pub power_cap_w: Lent<u32>,
     /// When clocks are in force, as the agent has measured it.
     pub settle: Lent<SettleTimes>,

@@ -21,12 +21,12 @@ use crate::straggler::Labelled;
 /// How long what stands is kept for a job without ranks: trainers reconnect, and restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 
-/// What stands beside what the jobs of this node run.
+/// The guards, straggler answers and budgets of the jobs of this node.
 #[derive(Debug)]
 pub(crate) struct Standings {
     jobs: Mutex<BTreeMap<JobKey, Arc<JobStanding>>>,
     files: StandingFiles,
-    /// What stands beside a plan has changed.
+    /// The guard, straggler answer or budget of a job has changed.
     changed: Notify,
 }
 

@@ -14,6 +14,7 @@ mod plan;
 mod plan_files;
 mod policy;
 mod reload;
+mod rest_of_a_step;
 mod samples;
 mod schedules;
 mod status;

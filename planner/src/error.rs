@@ -102,6 +102,30 @@ pub enum PlanError {
         awaited: String,
     },
 
+    /// A measured step that is shorter than the instructions that it consists of.
+    #[error(
+        "a measured step of {step_s:.4} s is shorter than its instructions at the highest clocks, \
+         {replayed_s:.4} s; measure one of this job at default clocks"
+    )]
+    ShortStep {
+        /// What was measured.
+        step_s: f64,
+        /// What the instructions take.
+        replayed_s: f64,
+    },
+
+    /// A measured step too much of which is in no instruction.
+    #[error(
+        "{percent:.0} % of the measured step is in no instruction; above {most:.0} %, only a measurement says \
+         what a plan does (pfoctl plan sweep)"
+    )]
+    Unpredictable {
+        /// The share of the step.
+        percent: f64,
+        /// The largest that is predicted.
+        most: f64,
+    },
+
     /// A plan that asks for a clock that was not measured.
     #[error("the profile has no row for stage {stage}, {instruction} at {frequency}")]
     UnmeasuredFrequency {

@@ -61,6 +61,7 @@ pub use profile::unheld::Unheld;
 pub use prospect::{Prospect, Seen};
 pub use relaxation::bound::LowerBound;
 pub use replay::interval::{Interval, interval};
+pub use replay::rest::Rest;
 pub use replay::timeline::{Span, Timeline};
 pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::name::{Schedule, UnknownSchedule};

@@ -7,8 +7,8 @@ use crate::measured_data::data;
 use crate::measured_runs::{JOBS, Job, Loads, Window, deviation, mean};
 use fastrand::Rng;
 use pfo_planner::{
-    Confidence, Deadline, Due, Frontier, Instruction, Interval, Measurement, Mhz, Options, Plan,
-    Profile, Scatter, Stage, interval, replay,
+    Confidence, Deadline, Due, Frontier, Instruction, Interval, Measurement, Mhz, Options,
+    PerStage, Plan, PlanError, PowerByClock, Profile, Rest, Scatter, Stage, interval, replay,
 };
 use serde_json::Value;
 
@@ -144,12 +144,13 @@ fn repeated(job: &Job) -> String {
 
 #[test]
 fn the_page_has_the_figures_of_every_job() {
+    let mut lacking = Vec::new();
     for name in JOBS {
         let Some(job) = Job::read(name) else { return };
-        for row in [explained(&job), predicted(&job), repeated(&job)] {
-            assert!(PAGE.contains(&row), "docs/replay-and-reality.md lacks {row}");
-        }
+        let rows = [explained(&job), predicted(&job), repeated(&job), told_by_one_step(&job)];
+        lacking.extend(rows.into_iter().filter(|row| !PAGE.contains(row)));
     }
+    assert!(lacking.is_empty(), "docs/replay-and-reality.md lacks\n{}", lacking.join("\n"));
 }
 
 #[test]
@@ -255,4 +256,64 @@ fn a_plan_with_confidence_is_late_in_few_of_the_steps_that_measured_windows_make
         assert!(plain_late > MOST_LATE, "{name}: {plain_late}");
         assert!((0.0..0.02).contains(&lost), "{name}: {lost}");
     }
+}
+
+/// What a step at the highest clocks says of the other plans of its job: the share of windows whose time lies
+/// within the interval, and of those whose energy does, and the mean half-widths; or why it says nothing.
+fn from_one_step(job: &Job) -> Result<[[f64; 2]; 2], PlanError> {
+    let power = PerStage::from(PowerByClock::from(job.p2p_power));
+    let highest = job.highest();
+    let rest = Rest::of_step(highest.step_s(), &job.profile, &highest.plan(Loads::Left), &power)?;
+    let others: Vec<&Window> = job.windows.iter().filter(|w| !w.highest_clocks).collect();
+    let expected = |window: &&&Window| {
+        rest.added_to(interval(&job.profile, &window.plan(Loads::Left), &power).unwrap())
+    };
+    let found = others.iter().map(|window| {
+        let Interval { iteration_time_s, iteration_energy_j } = expected(&window);
+        [(iteration_time_s, window.step_s()), (iteration_energy_j, window.step_j())].map(
+            |([low, high], measured)| {
+                let is_within = low <= measured && measured <= high;
+                (f64::from(u8::from(is_within)), (high - low) / 2.0 / measured)
+            },
+        )
+    });
+    let found: Vec<[(f64, f64); 2]> = found.collect();
+    let of = |figure: usize| {
+        let share = mean(&found.iter().map(|found| found[figure].0).collect::<Vec<_>>());
+        [share, mean(&found.iter().map(|found| found[figure].1).collect::<Vec<_>>())]
+    };
+    Ok([of(0), of(1)])
+}
+
+/// A row of the page's table of one measured step.
+fn told_by_one_step(job: &Job) -> String {
+    match from_one_step(job) {
+        Ok([[time, wide_s], [energy, wide_j]]) => format!(
+            "| {} | {:.0} | {:.1} | {:.0} | {:.1} |",
+            job.name,
+            100.0 * time,
+            100.0 * wide_s,
+            100.0 * energy,
+            100.0 * wide_j
+        ),
+        Err(error) => format!("| {} | refused: {error} ||||", job.name),
+    }
+}
+
+#[test]
+fn one_measured_step_says_where_nine_of_ten_other_plans_of_its_job_lie() {
+    for name in JOBS.into_iter().filter(|name| *name != "a40-t5-3b") {
+        let Some(job) = Job::read(name) else { return };
+        for [share, half_width] in from_one_step(&job).unwrap() {
+            assert!(share >= 0.9, "{name}: {share}");
+            assert!(half_width <= 0.015, "{name}: {half_width}");
+        }
+    }
+}
+
+#[test]
+fn a_job_half_of_which_is_in_no_instruction_is_refused() {
+    let Some(job) = Job::read("a40-t5-3b") else { return };
+    let refused = from_one_step(&job).unwrap_err();
+    assert!(matches!(refused, PlanError::Unpredictable { .. }), "{refused}");
 }

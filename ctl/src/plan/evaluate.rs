@@ -1,7 +1,7 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whatever made it.
 
 use clap::Args;
-use pfo_planner::{Interval, PerStage, Plan, PowerByClock, Watts, interval, replay};
+use pfo_planner::{PerStage, Plan, PowerByClock, Watts, interval, replay};
 use serde::Serialize;
 
 use crate::arguments::number;
@@ -11,7 +11,7 @@ use crate::output::{Look, Output};
 use crate::planning::file;
 use crate::planning::measured::PrintedWarning;
 use crate::planning::replayed::ReplayArguments;
-use crate::planning::written;
+use crate::planning::rest::{Expected, RestArguments};
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table};
 use pfo_experiment::Cost;
@@ -30,6 +30,9 @@ pub(crate) struct Evaluate {
     #[command(flatten)]
     replayed: ReplayArguments,
 
+    #[command(flatten)]
+    rest: RestArguments,
+
     /// P2P-blocking power: what a GPU draws while it waits, or one for each stage [default: that in the
     /// plan]
     #[arg(
@@ -40,7 +43,7 @@ pub(crate) struct Evaluate {
     )]
     p2p_power: Option<PerStage<Watts>>,
 
-    /// Print JSON: time, energy, where they are expected when the plan runs, instructions, the same at
+    /// Print JSON: time, energy, where they are expected, instructions, the same at
     /// the highest clocks, and warnings about the profile
     #[arg(long)]
     json: bool,
@@ -50,8 +53,8 @@ pub(crate) struct Evaluate {
 struct Evaluation {
     #[serde(flatten)]
     cost: Cost,
-    /// Where time and energy are expected when the plan runs: the lower and the upper end.
-    expected: Interval,
+    /// Where time and energy are expected: the lower and the upper end.
+    expected: Expected,
     instructions: usize,
     /// Calls that set another clock, over all stages.
     clock_changes: usize,
@@ -80,7 +83,9 @@ impl Evaluate {
             .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
 
         let replayed = replay(profile, &plan, &p2p_power).map_err(&bad)?;
-        let expected = interval(profile, &plan, &p2p_power).map_err(&bad)?;
+        let instructions = interval(profile, &plan, &p2p_power).map_err(&bad)?;
+        let expected =
+            self.rest.expected(instructions, profile, &plan, &p2p_power).map_err(&bad)?;
         let all_max = Cost::at_highest_clocks(profile, &plan, &p2p_power).map_err(&bad)?;
         let mut without_waits = None;
         if !plan.waits.is_empty() {
@@ -142,7 +147,7 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
     format!(
         "{}\nReplayed over the profile; {}\n{} instructions and {} changes of clock per step{}\n",
         table.render(),
-        written::expected(&evaluation.expected),
+        evaluation.expected.sentence(),
         evaluation.instructions,
         evaluation.clock_changes,
         match evaluation.off_plan_share {
@@ -154,16 +159,18 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pfo_planner::Interval;
+
     use super::*;
 
     #[test]
     fn the_table_shows_the_saving_and_its_cost_in_time() {
         let evaluation = Evaluation {
             cost: Cost { iteration_time_s: 3.06, iteration_energy_j: 4500.0 },
-            expected: Interval {
+            expected: Expected::of_instructions(Interval {
                 iteration_time_s: [3.03, 3.1],
                 iteration_energy_j: [4400.0, 4650.0],
-            },
+            }),
             instructions: 192,
             clock_changes: 88,
             off_plan_share: 0.071,

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::planning::format::Format;
 use crate::planning::frontier_file::load;
+use crate::planning::rest::RestArguments;
 use crate::planning::written;
 use crate::progress::Progress;
 use crate::status::quantity::{joules, percent_finely};
@@ -48,6 +49,9 @@ pub(crate) struct Export {
     #[arg(long, value_name = "MHZ:WATTS,…")]
     wait_power: Option<PerStage<PowerByClock>>,
 
+    #[command(flatten)]
+    rest: RestArguments,
+
     /// Format of the plan
     #[arg(long, value_enum, default_value_t = Format::Pfo)]
     format: Format,
@@ -73,7 +77,7 @@ impl Export {
             Some(power) => plan.with_waits(frontier.pipeline().profile(), power)?,
             None => plan,
         };
-        written::write(&self.output, &plan, &frontier, self.format, output)
+        written::write(&self.output, &plan, &frontier, (self.format, &self.rest), output)
     }
 }
 

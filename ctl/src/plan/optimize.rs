@@ -20,6 +20,7 @@ use crate::planning::frontier_file::summary;
 use crate::planning::job_order;
 use crate::planning::measured::TreatmentArguments;
 use crate::planning::pipeline::PipelineArguments;
+use crate::planning::rest::RestArguments;
 use crate::planning::written;
 use crate::progress::Progress;
 use crate::text::harmless;
@@ -186,7 +187,7 @@ fn one_plan(
     if let Some(origin) = origin {
         output.text(&format!("P2P-blocking power: {}\n", harmless(&origin)))?;
     }
-    written::write(&own.output, &plan, &frontier, Format::Pfo, output)
+    written::write(&own.output, &plan, &frontier, (Format::Pfo, &RestArguments::default()), output)
 }
 
 /// The power that the agent has stored, if it is clear for which model.

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::planning::format::Format;
 use crate::planning::frontier_file::load;
+use crate::planning::rest::RestArguments;
 use crate::planning::written;
 
 /// Write the plan of least energy for a pipeline that waits for a straggler
@@ -24,6 +25,9 @@ pub(crate) struct Pick {
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     straggler: Straggler,
 
+    #[command(flatten)]
+    rest: RestArguments,
+
     /// Format of the plan
     #[arg(long, value_enum, default_value_t = Format::Pfo)]
     format: Format,
@@ -37,6 +41,6 @@ impl Pick {
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let frontier = load(&self.frontier)?;
         let plan = frontier.plan_for(frontier.due_for(self.straggler))?;
-        written::write(&self.output, &plan, &frontier, self.format, output)
+        written::write(&self.output, &plan, &frontier, (self.format, &self.rest), output)
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod pipeline;
 pub(crate) mod plan_file;
 pub(crate) mod policy_options;
 pub(crate) mod replayed;
+pub(crate) mod rest;
 pub(crate) mod unfinished;
 pub(crate) mod written;
 

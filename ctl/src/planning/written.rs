@@ -1,9 +1,10 @@
 //! One plan of a frontier, written to the requested place, and its prediction.
 
-use pfo_planner::{Deadline, Frontier, Interval, Plan, Prediction};
+use pfo_planner::{Deadline, Frontier, Plan, Prediction};
 
 use super::file;
 use super::format::Format;
+use super::rest::RestArguments;
 use crate::error::Error;
 use crate::output::Output;
 use crate::status::quantity::{change, joules, seconds};
@@ -14,7 +15,7 @@ pub(crate) fn write(
     name: &str,
     plan: &Plan,
     frontier: &Frontier,
-    format: Format,
+    (format, rest): (Format, &RestArguments),
     output: &mut Output,
 ) -> Result<(), Error> {
     let text = format.write(plan)?;
@@ -22,22 +23,18 @@ pub(crate) fn write(
         return output.text(&text);
     }
     file::write(name, text.as_bytes())?;
+    let power = plan.waiting_power().unwrap_or_else(|| frontier.p2p_power().into());
+    let profile = frontier.pipeline().profile();
+    let expected = rest.expected(frontier.interval(plan)?, profile, plan, &power)?;
     let fastest = frontier.plan(0)?.predicted;
     let summary = match plan.predicted.zip(fastest) {
         Some((predicted, fastest)) => {
             let cheapest_s = frontier.seconds(Deadline::MinEnergy);
-            summary(predicted, fastest, cheapest_s) + "; " + &expected(&frontier.interval(plan)?)
+            summary(predicted, fastest, cheapest_s) + "; " + &expected.sentence()
         }
         None => "no prediction".to_owned(),
     };
     output.text(&format!("{}\n", harmless(&format!("{name}: {summary}"))))
-}
-
-/// Where time and energy lie when the plan runs.
-pub(crate) fn expected(interval: &Interval) -> String {
-    let [from_s, to_s] = interval.iteration_time_s.map(seconds);
-    let [from_j, to_j] = interval.iteration_energy_j.map(joules);
-    format!("expect {from_s} to {to_s} and {from_j} to {to_j} when it runs")
 }
 
 fn summary(plan: Prediction, fastest: Prediction, cheapest_s: f64) -> String {

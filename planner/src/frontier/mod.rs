@@ -236,7 +236,7 @@ impl Frontier {
         self.with_own_waits(plan)
     }
 
-    /// Where time and energy of a plan are expected when it runs.
+    /// Where time and energy of a plan's instructions are expected.
     ///
     /// # Errors
     /// If the plan is for another pipeline.

@@ -21,7 +21,7 @@ use crate::waits::power::PowerByClock;
 /// The shares by which time and energy of a step differ when the same plan runs again later. Real
 /// jobs on A100 and A40 differed by up to 0.9 % and 1.2 % between two windows in a row (the Perseus
 /// artifact, see `docs/replay-and-reality.md`).
-const LATER: [f64; 2] = [0.01, 0.015];
+const LATER: [f64; 2] = [0.01, 0.012];
 
 /// In standard deviations: how far luck and noise reach.
 const REACH: f64 = 2.0;
@@ -29,8 +29,9 @@ const REACH: f64 = 2.0;
 /// Profiles that the measured one could have been as well.
 const DRAWS: u32 = 24;
 
-/// Where time and energy of a step are expected when a plan runs on the GPUs that were profiled:
-/// the lower and the upper end.
+/// Where time and energy of a plan's instructions are expected on the GPUs that were profiled, from the
+/// first one's start to the last one's end: the lower and the upper end. What a step takes beside them is
+/// its [`Rest`](crate::Rest).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// In seconds.

@@ -6,6 +6,7 @@
 
 mod envpipe_table;
 pub(crate) mod interval;
+pub(crate) mod rest;
 pub(crate) mod timeline;
 
 use std::collections::HashMap;

@@ -205,6 +205,20 @@ def test_no_plan_is_below_the_bound_or_late(frontier):
     assert from_s < plan.time_s < to_s and from_j < plan.energy_j < to_j
 
 
+def test_a_measured_step_adds_what_is_in_no_instruction(frontier):
+    plan = frontier.at("1.05x")
+    fastest_s = frontier.plans_of("all-max")[0].time_s
+    of_instructions, of_step = frontier.interval(plan), frontier.interval(plan, measured_step_s=1.1 * fastest_s)
+    for before, after in zip(of_instructions, of_step):
+        assert before[0] < after[0] and before[1] < after[1]
+    middle_s = sum(of_step[0]) / 2 - sum(of_instructions[0]) / 2
+    assert middle_s == pytest.approx(0.1 * fastest_s)
+    with pytest.raises(pfo_gpu.PlanError, match="50 % of the measured step is in no instruction"):
+        frontier.interval(plan, measured_step_s=2 * fastest_s)
+    with pytest.raises(pfo_gpu.PlanError, match="shorter than its instructions"):
+        frontier.interval(plan, measured_step_s=0.5 * fastest_s)
+
+
 def test_other_systems_plan_for_the_same_profile(pfoctl, tmp_path, profile, frontier):
     compared = pfoctl("plan", "compare", profile, "--microbatches=6", f"--p2p-power={P2P_POWER_W}", "--json")
     rows = {row["policy"]: row for row in json.loads(compared)}

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use pfo_planner::{
-    ClockPer, Confidence, Due, Options, Outcome, Point, Policy, Scatter, Spread, Stage, Watts,
-    WrittenDeadline,
+    ClockPer, Confidence, Due, Options, Outcome, PlanError, Point, Policy, Rest, Scatter, Spread,
+    Stage, Watts, WrittenDeadline,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -198,9 +198,22 @@ impl Frontier {
         self.0.energy_until_j(&plan.0, until_s)
     }
 
-    /// The ends of the intervals, in seconds and joules, in which a plan is expected when it runs.
-    fn interval(&self, py: Python<'_>, plan: &Plan) -> PyResult<([f64; 2], [f64; 2])> {
-        let expected = py.detach(|| self.0.interval(&plan.0)).map_err(refused)?;
+    /// The ends of the intervals, in seconds and joules, in which the instructions of a plan are expected,
+    /// or its step if one at the highest clocks was measured.
+    fn interval(
+        &self,
+        py: Python<'_>,
+        plan: &Plan,
+        measured_step_s: Option<f64>,
+    ) -> PyResult<([f64; 2], [f64; 2])> {
+        let expected = py.detach(|| -> Result<_, PlanError> {
+            let instructions = self.0.interval(&plan.0)?;
+            let Some(step_s) = measured_step_s else { return Ok(instructions) };
+            let power = plan.0.waiting_power().unwrap_or_else(|| self.0.p2p_power().into());
+            let rest = Rest::of_step(step_s, self.0.pipeline().profile(), &plan.0, &power)?;
+            Ok(rest.added_to(instructions))
+        });
+        let expected = expected.map_err(refused)?;
         Ok((expected.iteration_time_s, expected.iteration_energy_j))
     }
 

@@ -121,9 +121,24 @@ class Frontier:
         """The joules of a step of a plan with the wait until a time (s), at the P2P-blocking power."""
         return self._native.energy_until_j(plan._native, time_s)
 
-    def interval(self, plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Where time (s) and energy (J) of a plan are expected when it runs: the ends of each."""
-        time_s, energy_j = self._native.interval(plan._native)
+    def interval(
+        self, plan: Plan, *, measured_step_s: Optional[float] = None
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Where time (s) and energy (J) of a plan are expected: the ends of each.
+
+        They are those of its instructions, which are not all of a step: transfers, loads, the reduction of
+        gradients and the optimizer come on top.
+
+        Args:
+            plan: The plan.
+            measured_step_s: What a step of the job took at default clocks. What it took beside its
+                instructions is added.
+
+        Raises:
+            PlanError: If a quarter of that step or more is in no instruction, so that nobody can say what a
+                plan makes of it, or if it is shorter than its instructions.
+        """
+        time_s, energy_j = self._native.interval(plan._native, measured_step_s)
         return (time_s[0], time_s[1]), (energy_j[0], energy_j[1])
 
     def bound(self) -> _native.Bound:

@@ -43,7 +43,7 @@ fn finds_what_was_measured(name: &str) {
             let apart = (found / measured - 1.0).abs();
             assert!(apart <= share, "{law}: {found}, measured {measured}");
         }
-        // A busy machine makes calls longer, never shorter.
+        // Whatever else the machine does makes calls longer, never shorter.
         for law in ["/read_us/idle/power_limit_mw/p10", "/read_us/idle/sm_mhz/p10"] {
             let [found, measured] = [&found, &measured].map(|facts| law_of(facts, law));
             assert!(found >= 0.9 * measured, "{law}: {found}, measured {measured}");

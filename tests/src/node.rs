@@ -395,6 +395,20 @@ impl Node {
         fs::read_to_string(self.file("pfo-agent.err")).unwrap_or_default()
     }
 
+    /// Waits for a line of pfod's: a thread of its own writes them, after whoever asked has the answer.
+    pub fn until_logged(&self, what: &str) {
+        self.until("pfod logs it", || Self::found(what, self.log()));
+    }
+
+    /// As [`Self::until_logged`], for the agent's.
+    pub fn until_agent_logged(&self, what: &str) {
+        self.until("the agent logs it", || Self::found(what, self.agent_log()));
+    }
+
+    fn found(what: &str, log: String) -> Result<(), String> {
+        if log.contains(what) { Ok(()) } else { Err(format!("no {what:?} in {log}")) }
+    }
+
     /// A connection to pfod as an administrator if this is root, as a trainer otherwise.
     #[must_use]
     pub fn control(&self) -> Client {

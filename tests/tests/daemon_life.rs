@@ -173,7 +173,7 @@ fn a_ledger_that_cannot_be_read_is_kept_aside_and_the_daemon_serves() {
     let mut node = Node::create(&Setup::default());
     fs::write(node.ledger(), "not a ledger").unwrap();
     node.start_daemon();
-    assert!(node.log().contains("the ledger was damaged"), "{}", node.log());
+    node.until_logged("the ledger was damaged");
     drop(locked_rank(&node));
     node.assert_only_locked(&[]);
     let aside = fs::read_dir(node.directory()).unwrap().filter_map(|entry| {

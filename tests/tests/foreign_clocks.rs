@@ -29,8 +29,7 @@ fn a_foreign_clock_is_named_and_the_plans_clock_is_set_again() {
         node.until_is("the plan's clock", &Some(PLANNED_MHZ), || node.machine.sm_lock(VICTIM));
         node.until_is("no problem", &None, || problem(&node, VICTIM));
         let said = "runs at 600 MHz, not at its lock at 900 MHz";
-        let log = node.log();
-        assert_eq!(log.matches(said).count(), round, "{log}");
+        node.until_is("entries", &round, || node.log().matches(said).count());
     }
     assert_eq!(problem(&node, 0), None);
     training.stop();

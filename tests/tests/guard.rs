@@ -11,7 +11,7 @@ use pfo_tests::{
 
 const JOB: &str = "job";
 
-/// Steps that are long beside what a busy machine adds to them.
+/// Steps that are long beside a wait for the processor.
 const SLOWLY: [&str; 2] = ["--time-scale", "0.05"];
 
 /// The highest clock of an A40.
@@ -48,13 +48,13 @@ fn a_plan_that_makes_steps_longer_than_allowed_is_given_up_and_said_so() {
     assert!(slowdown > 0.2, "{slowdown}");
     let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
     assert!(status.contains("back at default clocks: its plan made steps"), "{status}");
-    assert!(node.agent_log().contains("goes back to default clocks: with plan"));
+    node.until_agent_logged("goes back to default clocks: with plan");
     training.stop();
 }
 
 /// A job whose plan takes a third longer than default clocks, and whose frontier is loaded.
 fn too_slow(node: &Node) -> Training {
-    // Long beside what a busy machine adds.
+    // Long beside a wait for the processor.
     let scale = "0.08";
     let user = Identity::trainer();
     let frontier = true_frontier(node, scale);
@@ -83,18 +83,25 @@ fn corrected(node: &Node) -> Training {
 fn a_plan_that_is_too_slow_is_corrected_where_a_frontier_is_loaded() {
     let node = Node::start();
     let training = corrected(&node);
+    let before = guard(&node).unwrap().corrected.unwrap();
+    assert!(before > 0.05, "{before}");
+    node.until_agent_logged("changes to plan a40.frontier within 5.0 %");
+    training.stop();
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn a_corrected_plan_takes_no_longer_than_allowed_and_saves_energy() {
+    let node = Node::start();
+    let training = corrected(&node);
     let plan = node.job(JOB).plan.unwrap();
     assert_eq!(plan.label, "a40.frontier within 5.0 %");
     let slowdown = node.until("its comparison", || {
         guard(&node).and_then(|guard| guard.slowdown).ok_or("none".to_owned())
     });
-    // What it is compared with scatters on a busy machine.
-    assert!(slowdown < 0.07, "{slowdown}");
+    // A plan for 5 %, and what is measured of it.
+    assert!(slowdown < 0.055, "{slowdown}");
     assert_eq!(guard(&node).unwrap().given_up, None);
-    let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
-    let said = ["runs a faster plan: the one before made steps", "pfo-agent compares again"];
-    assert!(said.iter().any(|said| status.contains(said)), "{status}");
-    assert!(node.agent_log().contains("changes to plan a40.frontier within 5.0 %"));
 
     let step_j = |with_plan: bool| {
         let windows = node.job(JOB).windows.into_iter();
@@ -135,7 +142,7 @@ fn a_corrected_plan_that_is_too_slow_is_given_up_by_the_next_agent_too() {
 fn a_plan_within_what_is_allowed_runs_on_over_a_restart_of_the_agent() {
     let mut node = Node::start();
     let training = in_training(&node, HIGHEST);
-    // So much that no other load on this machine is taken for the plan's.
+    // What is tested is the restart, whatever the comparison says.
     let _ = set(&node, "200%");
     let compared = |node: &Node| guard(node).is_some_and(|guard| guard.compared_at_step.is_some());
     node.until_so("a comparison", || compared(&node));

@@ -206,7 +206,7 @@ fn a_loss_is_reported_until_an_administrator_acknowledges_it() {
     assert!(node.status().daemon.ledger_damage.is_some(), "a reset is no acknowledgement");
     pfoctl(&node, &["clocks", "acknowledge"]).printed();
     assert_eq!(node.status().daemon.ledger_damage, None);
-    assert!(node.log().contains("acknowledges that the ledger was damaged"), "{}", node.log());
+    node.until_logged("acknowledges that the ledger was damaged");
     node.kill_daemon();
     let (code, said) = restore_only(&node, plainly());
     assert_eq!((code, said.as_str()), (Some(0), ""));

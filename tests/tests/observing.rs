@@ -81,6 +81,7 @@ fn a_driver_whose_calls_are_short_is_not_asked_more_often_than_it_may_be() {
 }
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn who_asks_at_the_same_moment_gets_an_answer_too() {
     const ROUNDS: usize = 100;
     let node = node();
@@ -98,6 +99,5 @@ fn who_asks_at_the_same_moment_gets_an_answer_too() {
         // Until what was read is paid for.
         std::thread::sleep(Duration::from_millis(30));
     }
-    // On a busy machine, a driver may be late at times.
-    assert!(unanswered.load(Relaxed) <= ROUNDS / 20, "{unanswered:?} of {ROUNDS} times");
+    assert_eq!(unanswered.into_inner(), 0, "of {ROUNDS} times");
 }

@@ -57,8 +57,9 @@ fn subordinate_uids_share_the_connections_of_their_user_and_the_journal_names_bo
         assert!(refused.contains("has 128 connections open"), "{refused}");
     }
     let named = format!("user {} of user {uid}", user.subordinate(3).uid);
+    node.until_logged(&named);
     let log = node.log();
-    let line = log.lines().find(|line| line.contains(&named)).expect(&log);
+    let line = log.lines().find(|line| line.contains(&named)).unwrap();
     assert!(line.contains(&format!("owner_uid={uid}")), "{line}");
     drop(connect(&node, &other, PER_PERSON).unwrap());
     drop(held);

@@ -166,7 +166,7 @@ fn a_plan_of_other_stages_is_refused_where_it_can_be_seen_and_the_job_trains_at_
     let suspended = node.job(JOB).plan.unwrap().suspended.unwrap();
     let refused = |node: &Node| list(node)[0]["state"]["Refused"].to_string().contains(why);
     node.until_so("the list says why", || refused(&node));
-    assert!(node.agent_log().contains(why), "{}", node.agent_log());
+    node.until_agent_logged(why);
     let status = node.pfoctl(&Identity::own(), &["status"]).printed();
     assert!(status.contains("Kept for job job of") && status.contains(why), "{status}");
     // A trainer that asks is told, and so is one that brings such a plan.

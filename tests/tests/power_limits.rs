@@ -147,7 +147,7 @@ fn restore_only_puts_the_power_limits_of_a_killed_daemon_back() {
     assert!(restoring.process.wait().success());
     assert_eq!(limits_of(&node), [DEFAULT_W, 266.5, 180.0, DEFAULT_W]);
     assert_eq!(node.ledger_entries(), 0);
-    assert!(node.log().contains("left alone"));
+    node.until_logged("left alone");
     training.stop();
 }
 
@@ -345,13 +345,12 @@ fn what_an_agent_has_set_and_does_not_ask_for_again_ends_even_while_the_rank_is_
     );
     node.until_is("the power limit", &DEFAULT_W, || node.machine.power_limit_w(0));
     node.until_is("the settle time", &configured_ms, settle_ms);
-    let log = node.log();
     for said in ["is kept below 200 W", "has its clocks in force after 70 ms"] {
-        assert!(log.contains(said), "{said}: {log}");
+        node.until_logged(said);
     }
     for what in ["power limit", "settle times"] {
         let said = format!("the {what} of pfo-agent ends, because it has not asked again");
-        assert_eq!(log.matches(&said).count(), 1, "{what}: {log}");
+        node.until_is("entries", &1, || node.log().matches(&said).count());
     }
 }
 

@@ -1,9 +1,8 @@
 //! What trials find of instructions and waits, against the tables that the simulated GPUs work by.
 //!
 //! The counter is refreshed every 20 ms. When a simulated instruction began and ended is known of its
-//! GPU, however late its trainer is woken. What a busy machine costs is readings of the counter, and
-//! precision of the times at which it is refreshed: a tenth of a millisecond, which is nothing for an
-//! instruction of 30 ms and much for one of 1 ms.
+//! GPU, however late its trainer is woken. When the counter was refreshed is known to a tenth of a
+//! millisecond, which is nothing for an instruction of 30 ms and much for one of 1 ms.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,11 +31,8 @@ const TIME_LIMIT: f64 = 0.005;
 /// Of the power of waits, beside its standard error.
 const WAIT_LIMIT: f64 = 0.01;
 
-/// How far off the times at which the counter is refreshed may be on a busy machine, in the mean.
+/// How far off the times at which the counter is refreshed may be, in the mean.
 const PLACED_WITHIN_S: f64 = 0.000_1;
-/// A rank with fewer readings tells of the machine, not of what measures on it.
-const LEAST_READINGS: u64 = 40;
-const TRIALS: usize = 3;
 
 /// A trial at one clock of a training whose instructions take a multiple of what is built in.
 fn trial(time_scale: f64, steps: u32) -> RecordedTrial {
@@ -51,14 +47,8 @@ fn trial(time_scale: f64, steps: u32) -> RecordedTrial {
     let training = Training::start(&node, JOB, &Identity::own(), &options);
     training.until_leased(&node);
     training.until_step(&node, 0);
-    let mut control = node.agent_control();
-    let trials = std::iter::repeat_with(|| {
-        let run = TrialRun::Uniform(CLOCK);
-        control.record(JOB, run, after_settling(steps), false).unwrap()
-    });
-    let is_read =
-        |trial: &RecordedTrial| trial.ranks.iter().all(|rank| rank.readings >= LEAST_READINGS);
-    let trial = trials.take(TRIALS).find(is_read).expect("readings in one of the trials");
+    let run = TrialRun::Uniform(CLOCK);
+    let trial = node.agent_control().record(JOB, run, after_settling(steps), false).unwrap();
     training.stop();
     trial
 }
@@ -119,6 +109,7 @@ fn compare(trial: &RecordedTrial, time_scale: f64) -> f64 {
 }
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn instructions_of_any_length_are_measured_as_the_tables_have_them() {
     for (time_scale, steps) in [(0.4, 12), (0.012, 250)] {
         let shortest_s = compare(&trial(time_scale, steps), time_scale);
@@ -133,6 +124,7 @@ fn slow_to_read(plan: MachinePlan) -> MachinePlan {
 }
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn a_counter_that_takes_milliseconds_to_read_is_read_at_most_of_its_refreshes() {
     let machine =
         MachineSetup { gpus: "4xH200", set_latency_ms: 8, settle_ms: 15, made: slow_to_read };

@@ -53,6 +53,7 @@ fn a_gpu_that_somebody_else_holds_is_refused_with_who_holds_it() {
     );
     let logged =
         [format!("job={JOB}"), format!("uid={uid}"), format!("pid={pid}"), uuid.to_string()];
+    node.until_logged("refused a session");
     let log = node.log();
     let entry = log.lines().find(|line| line.contains("refused a session")).unwrap();
     assert!(logged.iter().all(|field| entry.contains(field)), "{entry}");
@@ -260,6 +261,7 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::FOREIGN_MHZ)]);
     assert_eq!(outcomes(&["--all"])[3], "reset, including locks that pfo did not set");
     node.machine.assert_locks_are(&[(0, 900)]);
+    node.until_logged(&format!("old_mhz={}", pfo_tests::FOREIGN_MHZ));
     let log = node.log();
     let reset = log.lines().find(|line| line.contains("reset the clocks of GPU"));
     let foreign = format!("old_mhz={}", pfo_tests::FOREIGN_MHZ);

@@ -113,12 +113,11 @@ fn a_wrong_file_is_refused_with_its_place_and_changes_nothing() {
     let line = fs::read_to_string(node.config()).unwrap().lines().count();
     let said =
         format!("{}, line {line}, column 1: unknown field `no_such_key`", node.config().display());
-    let before = node.log().len();
     node.daemon().process.signal(Signal::SIGHUP);
     let refused = |node: &Node| node.status().daemon.config.refused;
     let why = node.until("status says so", || refused(&node).ok_or("it does not".to_owned()));
     assert!(why.starts_with(&said), "{why}");
-    assert!(node.log()[before..].contains(&said), "{}", node.log());
+    node.until_logged(&said);
     let ran = node.pfoctl(&Identity::own(), &["status"]);
     assert!(ran.stdout.contains(&said), "{ran:?}");
     assert_eq!((node.status().daemon.sessions, node.machine.sm_lock(0)), (1, Some(900)));

@@ -462,8 +462,9 @@ fn a_job_that_every_daemon_dies_of_is_left_out_in_the_end_and_no_other() {
     }
     assert_eq!(deaths, 6);
     let uid = Identity::own().uid;
-    let log = node.log();
     for job in ["deadly", JOB] {
+        node.until_logged(&format!("left out job {job} of user {uid}"));
+        let log = node.log();
         let entry =
             log.lines().find(|line| line.contains(&format!("left out job {job} of user {uid}")));
         assert!(

@@ -130,7 +130,7 @@ fn an_agent_that_cannot_keep_its_ledger_does_everything_else_and_says_so() {
     node.start_agent();
     let training = in_training(&node);
     node.until_so("the agent says so", || savings(&node).ledger_problem.is_some());
-    assert!(node.agent_log().contains("what is measured waits in memory"));
+    node.until_agent_logged("what is measured waits in memory");
     let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "300%"]).printed();
     node.until_so("a comparison", || {
         let guard = node.find_watched(JOB).and_then(|job| job.guard);

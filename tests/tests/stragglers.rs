@@ -82,7 +82,7 @@ fn nobody_answers_stragglers_of_another_users_job() {
 
 #[test]
 fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
-    // Much, so that no other load on this machine is taken for a slow rank.
+    // Less than what the cap does to the rank, and more than a wait for the processor.
     let agent_rules = "[watch]\nslow_percent = 25\nsteps = 3\ndrift_percent = 20";
     let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
     let user = Identity::trainer();
@@ -116,9 +116,9 @@ fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     node.until_is("the end of the answer", &None, straggler);
     node.until_is("the plan of before", &Some("fastest.json".to_owned()), || plan(&node));
     node.until_is("no slow rank", &Vec::new(), slow);
-    let log = node.agent_log();
-    assert!(log.contains("longer than was profiled"), "{log}");
-    assert_eq!(log.matches("match the profile again").count(), 1, "{log}");
+    node.until_agent_logged("longer than was profiled");
+    let over = || node.agent_log().matches("match the profile again").count();
+    node.until_is("entries", &1, over);
     training.stop();
 }
 
@@ -185,19 +185,33 @@ fn measured(node: &Node, training: &Training) -> (f64, f64) {
 }
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn an_answer_to_a_slow_rank_makes_steps_shorter() {
+    let node = Node::start_with(&with_slow_memory());
+    let training = answered(&node, "1.15x");
+    let auto =
+        |on: &str| node.pfoctl(&Identity::trainer(), &["job", "straggler", JOB, "--auto", on]);
+    let _ = auto("off").printed();
+    make_slow(&node, 3, true);
+    let (before_s, _) = measured(&node, &training);
+    let _ = auto("on").printed();
+    let is_replanned = || plan(&node).is_some_and(|label| label.ends_with(", replanned"));
+    node.until_so("the answer", is_replanned);
+    let (after_s, _) = measured(&node, &training);
+    assert!(after_s < 0.95 * before_s, "{after_s} s, and {before_s} s before");
+    training.stop();
+}
+
+#[test]
 fn a_slow_rank_that_no_limit_holds_gets_the_time_back_and_the_plan_of_before_returns() {
     let node = Node::start_with(&with_slow_memory());
     let training = answered(&node, "1.15x");
     let _ =
         node.pfoctl(&Identity::trainer(), &["job", "straggler", JOB, "--auto", "off"]).printed();
     make_slow(&node, 3, true);
-    let (before_s, _) = measured(&node, &training);
     let _ = node.pfoctl(&Identity::trainer(), &["job", "straggler", JOB, "--auto", "on"]).printed();
     let is_replanned = || plan(&node).is_some_and(|label| label.ends_with(", replanned"));
     node.until_so("the answer", is_replanned);
-    let (after_s, _) = measured(&node, &training);
-    assert!(after_s < 0.95 * before_s, "{after_s} s, and {before_s} s before");
-
     make_slow(&node, 3, false);
     node.until_is("the plan of before", &Some("own.json".to_owned()), || plan(&node));
     training.stop();
@@ -223,6 +237,7 @@ fn looked_up(frontier: &str, own: &Path, slow: Stage, share: f64) -> Plan {
 }
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn beside_a_rank_that_is_held_back_a_new_plan_saves_no_less_than_one_that_is_looked_up() {
     let agent_rules = "[watch]\nslow_percent = 15\nsteps = 3\ndrift_percent = 50";
     let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
@@ -243,8 +258,7 @@ fn beside_a_rank_that_is_held_back_a_new_plan_saves_no_less_than_one_that_is_loo
     let file = node.plan_file("looked-up.json", plan.to_json().unwrap().as_bytes());
     let _ = node.pfoctl(&user, &["plan", "swap", JOB, &file, "--wait"]).printed();
     let (old_s, old_j) = measured(&node, &training);
-    // What a busy machine adds to either.
-    assert!(new_s < 1.03 * old_s, "{new_s} s, and {old_s} s with a look-up");
+    assert!(new_s < 1.01 * old_s, "{new_s} s, and {old_s} s with a look-up");
     assert!(new_j < 1.01 * old_j, "{new_j} J, and {old_j} J with a look-up");
     assert!(new_j < 0.99 * own_j, "{new_j} J, and {own_j} J before");
     training.stop();
@@ -304,7 +318,6 @@ fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
     assert_eq!(drift.instructions.len(), 8, "{drift:?}");
     let status = node.pfoctl(&user, &["status"]).printed();
     assert!(status.contains("off its plan's prediction"), "{status}");
-    let log = node.agent_log();
-    assert!(log.contains("forward of stage 3 by +"), "{log}");
+    node.until_agent_logged("forward of stage 3 by +");
     training.stop();
 }

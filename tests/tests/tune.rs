@@ -57,9 +57,7 @@ impl Bench {
         let tune = ["tune", JOB, "--max-slowdown", "50%", "--set", "rounds=2", "--json"];
         let sweep = ["--set", "sweep_stride=350", "--set", "sweep_steps=2"];
         let given = [&tune[..], &sweep, arguments].concat();
-        let ran = self.node.pfoctl(&Identity::own(), &given);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        ran
+        self.node.pfoctl(&Identity::own(), &given)
     }
 
     fn tune(&self, arguments: &[&str]) -> Child {
@@ -91,27 +89,37 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn a_tuned_job_saves_what_is_possible() {
-    // More than the cheapest plan takes: no step is near the limit.
-    const MAX_SLOWDOWN: f64 = 0.5;
+fn a_tuned_job_runs_the_plan_that_is_kept_and_a_page_shows_it() {
     let bench = Bench::start();
     let plan = bench.node.directory().join("kept.json").display().to_string();
     let page = bench.node.directory().join("page.html").display().to_string();
     let tune = ["--max-slowdown", "50%", "--output", &plan, "--report", &page];
-    let ran = Ran::from(bench.tune(&tune).wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    let report = ran.json();
+    let report = Ran::from(bench.tune(&tune).wait_with_output().unwrap()).tune_report();
     let kept = kept_plan(&report);
-    assert_eq!(kept["certain"], true, "{report}");
-    assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
+    assert_eq!(number(&report["guard"]["max_slowdown"]), 0.5, "{report}");
     assert_eq!(report["correctable"], true, "{report}");
-    assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("Intervals: 95 %") && page.contains("Saving"), "{page}");
     assert_eq!(page.matches("<svg ").count(), 4, "{page}");
     let plan = Plan::from_json(&std::fs::read(plan).unwrap()).unwrap();
     let written = plan.predicted.map(|predicted| predicted.iteration_time_s);
     assert_eq!(kept["predicted_time_s"].as_f64(), written, "{report}");
+    let label = || bench.node.job(JOB).plan.map(|plan| Value::from(plan.label));
+    bench.node.until_is("the plan", &Some(report["kept"]["label"].clone()), label);
+    bench.training.stop();
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn a_tuned_job_saves_what_is_possible() {
+    let bench = Bench::start();
+    // More than the cheapest plan takes: no step is near the limit.
+    let ran = Ran::from(bench.tune(&["--max-slowdown", "50%"]).wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report = ran.json();
+    let kept = kept_plan(&report);
+    assert_eq!(kept["certain"], true, "{report}");
+    assert!(number(&kept["slowdown"]["estimate"]) <= 0.5, "{report}");
     let pipeline = bench.pipeline();
     let all_max = Policy::AllMax.outcome(&pipeline, P2P_POWER, &|_| {}).unwrap();
     let all_max = all_max.plans[0].predicted.unwrap();
@@ -122,41 +130,44 @@ fn a_tuned_job_saves_what_is_possible() {
     assert!(number(&saving["high"]) > possible - 0.01, "not {possible}: {report}");
     assert!(number(&saving["low"]) < possible + 0.01, "not {possible}: {report}");
     assert!((number(&saving["estimate"]) - possible).abs() < 0.03, "not {possible}: {report}");
-    let label = || bench.node.job(JOB).plan.map(|plan| Value::from(plan.label));
-    bench.node.until_is("the plan", &Some(report["kept"]["label"].clone()), label);
     bench.training.stop();
 }
+
+const SWEEPS: &str = "a sweep measures the profile of job job first";
 
 #[test]
 fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
-    const TRANSFER_MS: f64 = 8.0;
-    let bench = Bench::with_transfers(MachineSetup::default(), TIME_SCALE, TRANSFER_MS);
-    const SWEEPS: &str = "a sweep measures the profile of job job first";
+    let bench = Bench::start();
     let ran = bench.tune_alone(&[]);
     assert!(ran.stderr.contains(SWEEPS), "{ran:?}");
-    let first = ran.json();
-    assert_eq!(first["transfers"]["from"], "measured", "{first}");
-    let transfer_ms = 1e3 * number(&first["transfer_s"]);
-    // What is woken on a busy machine begins late.
-    assert!((TRANSFER_MS..2.0 * TRANSFER_MS).contains(&transfer_ms), "{first}");
+    let first = ran.tune_report();
     assert_eq!(first["profile_origin"], "measured", "{first}");
     assert_eq!(first["p2p_power"]["origin"], "waits", "{first}");
-    let power_w = number(&first["p2p_power"]["watts"]);
-    assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{first}");
-    let ran = bench.tune_alone(&["--set", "transfer_s=0"]);
+    let ran = bench.tune_alone(&[]);
     assert!(!ran.stderr.contains(SWEEPS), "{ran:?}");
-    let without = ran.json();
-    assert_eq!(without["profile_origin"], "stored");
-    let [off, off_without] = [&first, &without].map(off_prediction);
-    assert!(
-        off < off_without,
-        "{off} of {first}\nand {off_without} without transfers of {without}"
-    );
-    assert!(bench.node.job(JOB).plan.is_some());
+    assert_eq!(ran.tune_report()["profile_origin"], "stored");
     bench.training.stop();
 }
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn transfers_and_the_power_of_waits_are_found_out_and_predictions_are_better_for_them() {
+    const TRANSFER_MS: f64 = 8.0;
+    let bench = Bench::with_transfers(MachineSetup::default(), TIME_SCALE, TRANSFER_MS);
+    let first = bench.tune_alone(&[]).json();
+    assert_eq!(first["transfers"]["from"], "measured", "{first}");
+    let transfer_ms = 1e3 * number(&first["transfer_s"]);
+    assert!((TRANSFER_MS..1.25 * TRANSFER_MS).contains(&transfer_ms), "{first}");
+    let power_w = number(&first["p2p_power"]["watts"]);
+    assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{first}");
+    let without = bench.tune_alone(&["--set", "transfer_s=0"]).json();
+    let [off, off_without] = [&first, &without].map(off_prediction);
+    assert!(off < off_without, "{off} of {first}\nand {off_without} without of {without}");
+    bench.training.stop();
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn instructions_as_short_as_a_change_of_clocks_are_tuned_without_being_told_how_long_that_takes() {
     let machine = MachineSetup { set_latency_ms: 8, settle_ms: 23, ..MachineSetup::default() };
     let bench = Bench::on(machine, "0.1");
@@ -201,8 +212,30 @@ fn steps_shorter_than_the_counters_refreshes_are_tuned_by_enough_of_them() {
 }
 
 #[test]
+fn plans_that_are_swept_are_measured_one_by_one() {
+    let bench = Bench::start();
+    let (_, csv) = swept(&bench);
+    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 4);
+    bench.until_at_default_clocks();
+    bench.training.stop();
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn plans_that_are_swept_take_the_energy_that_they_predict() {
     let bench = Bench::start();
+    let (measured, _) = swept(&bench);
+    for plan in measured["plans"].as_array().unwrap() {
+        let (energy_j, predicted_j) =
+            (number(&plan["iteration_energy_j"]), number(&plan["predicted_energy_j"]));
+        assert!((energy_j / predicted_j - 1.0).abs() < 0.05, "{measured}");
+        assert!(energy_j < number(&measured["default_clocks"]["iteration_energy_j"]), "{measured}");
+    }
+    bench.training.stop();
+}
+
+/// Sweeps three plans of the true frontier: what was measured, and the table of it.
+fn swept(bench: &Bench) -> (Value, String) {
     let frontier = bench.node.directory().join("frontier").display().to_string();
     let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
     let optimize = ["plan", "optimize", &bench.profile, "--microbatches", &microbatches];
@@ -212,15 +245,6 @@ fn plans_that_are_swept_take_the_energy_that_they_predict() {
     let sweep = ["plan", "sweep", JOB, &frontier, "--plans", "3", "--steps", "6", "-o", &csv];
     let ran = bench.node.pfoctl(&Identity::own(), &[&sweep[..], &["--json"]].concat());
     let measured: Value = serde_json::from_str(&ran.printed()).unwrap();
-    let plans = measured["plans"].as_array().unwrap();
-    assert_eq!(plans.len(), 3, "{measured}");
-    for plan in plans {
-        let (energy_j, predicted_j) =
-            (number(&plan["iteration_energy_j"]), number(&plan["predicted_energy_j"]));
-        assert!((energy_j / predicted_j - 1.0).abs() < 0.15, "{measured}");
-        assert!(energy_j < number(&measured["default_clocks"]["iteration_energy_j"]), "{measured}");
-    }
-    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 4);
-    bench.until_at_default_clocks();
-    bench.training.stop();
+    assert_eq!(measured["plans"].as_array().unwrap().len(), 3, "{measured}");
+    (measured, csv)
 }

@@ -15,7 +15,7 @@ const MICROBATCHES: &str = "4";
 /// Of instructions long enough for the counter.
 const TIME_SCALE: &str = "0.05";
 
-/// On a busy machine the daemon measures each clock of a sweep again, for much longer.
+/// The agent measures a clock again where its steps scatter.
 const SWEPT_WITHIN: Duration = Duration::from_secs(180);
 
 const QUICKLY: [&str; 4] = ["--set", "rounds=2", "--steps", "8"];
@@ -61,7 +61,7 @@ impl Tuning {
 
     fn tune(&self, phase: Phase, arguments: &[&str]) -> Child {
         let tune = ["tune", JOB, "--max-slowdown", "50%", "--json"];
-        // What a busy machine may not let be found out in a few steps is given.
+        // What takes more steps than these tunes have is given.
         let given = [
             "--profile",
             self.profile.as_str(),

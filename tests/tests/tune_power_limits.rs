@@ -31,36 +31,48 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
+/// Searches 300, 200 and 100 W as Zeus does, and returns the report.
+fn searched(node: &Node, policy: &str) -> Value {
+    let tune = ["compare", "tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];
+    let loosely = ["--max-slowdown", "60%", "--rounds", "2", "--steps", "3"];
+    // A limit is in force some time after a step's first event.
+    let search = ["--power-step-w", "100", "--search-steps", "1", "--settling-steps", "3"];
+    let report =
+        node.pfoctl(&Identity::own(), &[&tune[..], &loosely, &search].concat()).tune_report();
+    assert!(report["searched"].as_array().unwrap().len() >= 3, "{report}");
+    report
+}
+
 #[test]
 fn zeus_leaves_the_job_under_the_power_limits_that_it_proved() {
     let (node, training) = start();
     for policy in ["zeus-global", "zeus-per-stage"] {
-        let tune = ["compare", "tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];
-        let loosely = ["--max-slowdown", "60%", "--rounds", "2", "--steps", "3"];
-        // On a busy machine pfod may get to a step's first event late, and the limit with it.
-        let search = ["--power-step-w", "100", "--search-steps", "1", "--settling-steps", "3"];
-        let given = [&tune[..], &loosely, &search].concat();
-        let ran = node.pfoctl(&Identity::own(), &given);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        let report = ran.json();
+        let report = searched(&node, policy);
         let kept = report["kept"]["power_limits_w"].clone();
         let kept: Vec<u32> = serde_json::from_value(kept).unwrap();
         let in_force: Vec<_> =
             (0..STAGES as usize).map(|gpu| node.machine.power_limit_w(gpu)).collect();
         assert_eq!(in_force, kept.iter().copied().map(f64::from).collect::<Vec<_>>(), "{report}");
         assert_eq!(node.job(JOB).plan.unwrap().power_limits_w, kept);
+    }
+    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    until_as_before(&node);
+    training.stop();
+}
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn zeus_finds_the_limit_below_which_a_step_takes_more_energy_again() {
+    let (node, training) = start();
+    for policy in ["zeus-global", "zeus-per-stage"] {
+        let report = searched(&node, policy);
         assert!(number(&report["tried"][0]["saving"]["low"]) > 0.0, "{report}");
-        let searched = report["searched"].as_array().unwrap();
-        // 300, 200 and 100 W, where the clock falls so far that a step takes more energy again.
-        assert!(searched.len() >= 3, "{report}");
-        let energies_j = searched.iter().map(|trial| number(&trial["iteration_energy_j"]));
-        let energies_j: Vec<_> = energies_j.collect();
+        let trials = report["searched"].as_array().unwrap().iter();
+        let energies_j: Vec<_> = trials.map(|trial| number(&trial["iteration_energy_j"])).collect();
         let least_j = energies_j.iter().copied().fold(f64::INFINITY, f64::min);
         let ends_j = [energies_j.first(), energies_j.last()];
         assert!(ends_j.into_iter().flatten().all(|end_j| least_j < 0.95 * end_j), "{report}");
     }
-    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
-    until_as_before(&node);
     training.stop();
 }
 

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::pfod::ScriptedPfod;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than anything takes. No test passes because of it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Agent {

@@ -11,7 +11,7 @@ use pfo_tests::{
 };
 use serde_json::Value;
 
-/// Steps that are long beside what a busy machine adds to them.
+/// Steps that are long beside a wait for the processor.
 const SCALE: &str = "0.05";
 
 const FIRST: &str = "first";
@@ -207,7 +207,6 @@ fn a_file_is_followed_and_a_job_with_more_weight_gives_up_less() {
     let _ = node.plan_file("day.csv", format!("at,budget\n0,{budget_w:.0}W\n").as_bytes());
     node.until_so("the second job is slowed down", || is_slowed(&node, SECOND));
     until_below(&node, budget_w);
-    // Where a busy machine makes the jobs wait, neither loses anything for a while.
     let lost = |job| budgeted(&node, job).and_then(|job| job["lost"].as_f64());
     node.until_so("the second job gives up more", || lost(FIRST) < lost(SECOND));
     let said = node.pfoctl(&Identity::trainer(), &["budget", "explain", SECOND]).printed();

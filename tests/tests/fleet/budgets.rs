@@ -19,7 +19,7 @@ const PLANNED: usize = 1;
 pub(crate) const LOCAL: &str = "local";
 pub(crate) const AT: usize = 0;
 
-/// What is kept free for what counters scatter on a busy machine.
+/// What counters of nine seconds may be off by their refreshes, with one more for a correction.
 pub(crate) const ROOM: f64 = 1.02;
 
 /// A GPU for the stage of the job over all nodes, and four others.

@@ -142,7 +142,7 @@ fn a_file_of_one_node_is_followed_by_all_within_the_ramps_and_all_say_what_is_wr
     for node in &staged.nodes {
         node.until_so("nothing is wrong with the file", || budget(node)["file"].is_null());
     }
-    assert!(staged.nodes[FILED].agent_log().contains("is followed again"));
+    staged.nodes[FILED].until_agent_logged("is followed again");
     other.stop();
     staged.training.stop();
 }

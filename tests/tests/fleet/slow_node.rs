@@ -18,7 +18,7 @@ pub(crate) fn setup(node: usize) -> Setup {
     };
     Setup {
         machine: MachineSetup { made, ..MachineSetup::default() },
-        // Much, so that no other load on this machine is taken for a slow rank.
+        // Less than what the slow memory does, and more than a wait for the processor.
         agent_rules: "[watch]\nslow_percent = 18\nsteps = 3\ndrift_percent = 90\n",
         ..Setup::default()
     }

@@ -1,4 +1,7 @@
 //! How far the measured time and energy of a job have moved from the prediction of its plan. Pure.
+//!
+//! A plan predicts instructions. What a step takes beside them (transfers, loads, the optimizer) hardly
+//! depends on clocks: it is what steps took first under the plan while instructions took what they should.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +14,10 @@ use crate::watch::rank_reading::RankReading;
 /// The shortest time that is compared, in seconds: readings of energy counters are some tenths of a
 /// second old.
 const LEAST_S: f64 = 5.0;
+
+/// The largest share of a step that is taken to be in no instruction. Where it was more, it differed from
+/// plan to plan (`docs/replay-and-reality.md`).
+const MOST_REST: f64 = 0.25;
 
 /// What a plan predicts of a step on this node.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +55,8 @@ pub(crate) struct Drift {
     since: BTreeMap<Rank, RankReading>,
     /// What a step of each rank took when it was first compared, in joules.
     first_j: BTreeMap<Rank, f64>,
+    /// What a step takes beside its instructions, in seconds, once that is known.
+    rest_s: Option<f64>,
     time: Deviation,
     energy: Deviation,
 }
@@ -75,7 +84,10 @@ impl Drift {
             return Look::TooSoon;
         }
         let steps = u32::try_from(measured.steps).unwrap_or(u32::MAX);
-        let time = measured.time_s / predicted.time_s - 1.0;
+        if self.rest_s.is_none() {
+            self.rest_s = self.rest_s(readings, measured.time_s, predicted.time_s, limit);
+        }
+        let time = measured.time_s / (predicted.time_s + self.rest_s.unwrap_or(0.0)) - 1.0;
         let energy_j: f64 = measured.energies_j.values().sum();
         let counts_all = measured.energies_j.len() == readings.len();
         let predicted_j = predicted.energy_j.filter(|_| counts_all);
@@ -140,7 +152,32 @@ impl Drift {
         self.since = readings.iter().map(|reading| (reading.rank, *reading)).collect();
     }
 
+    /// What a step takes that its instructions do not explain, if they take what they should.
+    fn rest_s(
+        &self,
+        readings: &[RankReading],
+        step_s: f64,
+        predicted_s: f64,
+        limit: Limit,
+    ) -> Option<f64> {
+        let excesses = self.taken(readings).into_values().map(Taken::excess);
+        let longest = excesses.map(Option::unwrap_or_default).reduce(f64::max)?;
+        let rest_s = step_s - predicted_s * (1.0 + longest.max(0.0));
+        let is_rest = longest <= limit.share && rest_s <= MOST_REST * step_s;
+        is_rest.then_some(rest_s.max(0.0))
+    }
+
     fn instructions(&self, readings: &[RankReading], limit: Limit) -> Vec<DriftedInstruction> {
+        let drifted =
+            self.taken(readings).into_iter().filter_map(|((stage, instruction), taken)| {
+                let time = taken.excess().filter(|time| time.abs() > limit.share)?;
+                Some(DriftedInstruction { stage, instruction, time })
+            });
+        drifted.collect()
+    }
+
+    /// What each kind of instruction of a stage took since the last comparison.
+    fn taken(&self, readings: &[RankReading]) -> BTreeMap<(Stage, Instruction), Taken> {
         let mut sums: BTreeMap<(Stage, Instruction), Taken> = BTreeMap::new();
         for now in readings {
             let Some(before) = self.since.get(&now.rank) else { continue };
@@ -150,11 +187,7 @@ impl Drift {
                 sum.should_ns = sum.should_ns.saturating_add(taken.should_ns);
             }
         }
-        let drifted = sums.into_iter().filter_map(|((stage, instruction), taken)| {
-            let time = taken.excess().filter(|time| time.abs() > limit.share)?;
-            Some(DriftedInstruction { stage, instruction, time })
-        });
-        drifted.collect()
+        sums
     }
 }
 
@@ -187,13 +220,25 @@ mod tests {
         }
 
         fn steps(&mut self, steps: u64, time_s: f64, energy_j: f64) -> &[RankReading] {
+            self.steps_with(steps, (time_s, 0.0), energy_j)
+        }
+
+        /// Steps of so many seconds, some of which are in no instruction.
+        fn steps_with(
+            &mut self,
+            steps: u64,
+            (time_s, rest_s): (f64, f64),
+            energy_j: f64,
+        ) -> &[RankReading] {
             for rank in &mut self.0 {
                 rank.step += steps;
                 let window = rank.window.as_mut().unwrap();
                 window.steps += steps;
                 window.time_s += steps as f64 * time_s;
                 *window.energy_j.as_mut().unwrap() += steps as f64 * energy_j / 2.0;
-                let percent = if rank.rank == Rank(1) { (100.0 * time_s) as u64 } else { 100 };
+                let own_s = time_s - rest_s;
+                let percent =
+                    if rank.rank == Rank(1) { (100.0 * own_s).round() as u64 } else { 100 };
                 rank.own_times.add(Instruction::Backward, steps * percent, steps * 100);
             }
             &self.0
@@ -229,6 +274,48 @@ mod tests {
         assert_eq!(found.instructions, [slow]);
         far(drift.look(played.steps(10, 1.01, 200.0), PREDICTED, LIMIT));
         assert_eq!(drift.look(played.steps(10, 1.01, 200.0), PREDICTED, LIMIT), Look::Near);
+    }
+
+    #[test]
+    fn what_is_in_no_instruction_from_the_beginning_is_no_drift_and_more_of_it_later_is() {
+        let (mut drift, mut played) = (Drift::default(), Played::new());
+        drift.look(played.steps(0, 1.0, 200.0), PREDICTED, LIMIT);
+        for _ in 0..3 {
+            let look = drift.look(played.steps_with(10, (1.1, 0.1), 200.0), PREDICTED, LIMIT);
+            assert_eq!(look, Look::Near);
+        }
+        drift.look(played.steps_with(10, (1.21, 0.21), 200.0), PREDICTED, LIMIT);
+        let found = far(drift.look(played.steps_with(10, (1.21, 0.21), 200.0), PREDICTED, LIMIT));
+        assert!((found.time - 0.1).abs() < 1e-9, "{found:?}");
+        assert_eq!(found.instructions, []);
+    }
+
+    #[test]
+    fn slow_instructions_and_a_third_of_a_step_are_not_taken_for_what_is_in_no_instruction() {
+        for (time_s, rest_s, off) in [(1.2, 0.1, 0.2), (1.5, 0.5, 0.5)] {
+            let (mut drift, mut played) = (Drift::default(), Played::new());
+            drift.look(played.steps(0, 1.0, 200.0), PREDICTED, LIMIT);
+            drift.look(played.steps_with(10, (time_s, rest_s), 200.0), PREDICTED, LIMIT);
+            let look = drift.look(played.steps_with(10, (time_s, rest_s), 200.0), PREDICTED, LIMIT);
+            assert!((far(look).time - off).abs() < 1e-9);
+            // Once instructions take what they should, the rest is known.
+            drift.look(played.steps_with(10, (1.1, 0.1), 200.0), PREDICTED, LIMIT);
+            let look = drift.look(played.steps_with(10, (1.1, 0.1), 200.0), PREDICTED, LIMIT);
+            assert_eq!(look, Look::Near);
+        }
+    }
+
+    #[test]
+    fn where_no_instruction_was_timed_a_long_step_is_a_drift() {
+        let (mut drift, mut played) = (Drift::default(), Played::new());
+        let untimed = |readings: &[RankReading]| -> Vec<RankReading> {
+            let own_times = OwnTimes::default();
+            readings.iter().map(|reading| RankReading { own_times, ..*reading }).collect()
+        };
+        drift.look(&untimed(played.steps(0, 1.0, 200.0)), PREDICTED, LIMIT);
+        drift.look(&untimed(played.steps(10, 1.1, 200.0)), PREDICTED, LIMIT);
+        let found = far(drift.look(&untimed(played.steps(10, 1.1, 200.0)), PREDICTED, LIMIT));
+        assert!((found.time - 0.1).abs() < 1e-9, "{found:?}");
     }
 
     #[test]

@@ -501,13 +501,13 @@ impl Drop for Node {
     fn drop(&mut self) {
         // A daemon that hangs in a simulated driver could not even be killed otherwise.
         self.machine.clear_faults();
-        if !thread::panicking() {
+        if thread::panicking() {
+            eprintln!("the log of pfod:\n{}", tail(&self.log()));
+            eprintln!("the log of pfo-agent:\n{}", tail(&self.agent_log()));
+        } else {
             let ended = self.daemon.as_mut().and_then(|daemon| daemon.process.ended());
             let signal = ended.and_then(|status| status.signal());
             assert_ne!(signal, Some(Signal::SIGABRT as i32), "pfod died of a setter");
-        } else {
-            eprintln!("the log of pfod:\n{}", tail(&self.log()));
-            eprintln!("the log of pfo-agent:\n{}", tail(&self.agent_log()));
         }
     }
 }

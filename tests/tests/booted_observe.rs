@@ -8,7 +8,7 @@ use pfo_tests::{Debian, PROGRAMS, PackagedNode, programs};
 /// Where the wheel of `make wheel` is.
 const WHEELS: &str = "target/wheels";
 
-/// The wheel of every CPython from 3.9 on.
+/// The wheel for every Python from 3.9 on.
 fn bring_wheel(node: &PackagedNode) -> String {
     let wheels = fs::read_dir(programs::source_root().join(WHEELS)).unwrap();
     let mut names = wheels.map(|entry| entry.unwrap().file_name().into_string().unwrap());

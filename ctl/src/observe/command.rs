@@ -38,7 +38,7 @@ impl Signals {
         let arrivals =
             SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC).map_err(io::Error::from)?;
         let meanwhile = Arc::new(AtomicUsize::new(0));
-        for signal in set.iter() {
+        for signal in &set {
             let number = signal as i32;
             register_usize(number, Arc::clone(&meanwhile), number.unsigned_abs() as usize)?;
         }

@@ -144,6 +144,7 @@ test-rust: ## Run the Rust tests (part of `make test`)
 	@scripts/setup test
 	$(BUILD_FOR_TESTS)
 	$(WITH_SIGNALS) $(NEXTEST)
+	$(WITH_SIGNALS) PFO_TEST_MODE=observe $(NEXTEST) --profile observe
 	cargo test --workspace --doc
 
 test-python: ## Test the Python package (part of `make test`)

@@ -1,7 +1,7 @@
 //! The signals that end this process, taken by a thread instead of a handler: it obeys no handler's
 //! restrictions.
 
-use std::fs;
+use std::{fs, io};
 
 use nix::sys::signal::{SigSet, Signal};
 
@@ -10,7 +10,7 @@ use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot wait for Ctrl-C: {0}")]
-pub(crate) struct SignalError(nix::Error);
+pub(crate) struct SignalError(#[from] io::Error);
 
 impl Explained for SignalError {
     fn exit(&self) -> Exit {
@@ -35,5 +35,5 @@ pub(crate) fn ending() -> SigSet {
 /// Leaves these signals to a thread that waits for them. Threads that start later inherit this;
 /// there must not be any yet.
 pub(crate) fn block(signals: SigSet) -> Result<(), SignalError> {
-    signals.thread_block().map_err(SignalError)
+    signals.thread_block().map_err(|error| SignalError(error.into()))
 }

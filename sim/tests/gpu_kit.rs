@@ -22,6 +22,15 @@ fn the_kit_finds_an_h100_in_a_gpu_that_is_made_of_its_facts() {
     finds_what_was_measured("nvidia-h100.json");
 }
 
+#[test]
+fn without_python_the_kit_says_what_it_requires() {
+    let run = Path::new(PROJECT).join("gpu-kit/run");
+    let ran = Command::new("/bin/sh").arg(run).env("PATH", "/nowhere").output().unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("the kit requires Python 3.9"), "{errors}");
+}
+
 fn finds_what_was_measured(name: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("facts").join(name);
     let measured = facts(&file);

@@ -1,12 +1,15 @@
 //! A node in a temporary directory: simulated GPUs, and a pfod and a pfo-agent of its own.
 
+use std::env;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
+use nix::sys::signal::Signal;
 use pfo_protocol::{AgentStatus, JobStatus, Rank, RankStatus, Status, WatchedJob};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -18,6 +21,13 @@ use crate::log_text::tail;
 use crate::machine::{Machine, MachineSetup};
 use crate::programs;
 use crate::wait;
+
+/// `driver.mode` of nodes of which no test says another one: tests that set no clock run in both.
+const MODE: &str = "PFO_TEST_MODE";
+
+fn usual_mode() -> &'static str {
+    if env::var_os(MODE).is_some_and(|mode| mode == "observe") { "observe" } else { "control" }
+}
 
 /// What to make a node of.
 #[derive(Clone, Debug)]
@@ -48,7 +58,7 @@ pub struct Setup {
     pub suspend_after: u32,
     /// `clocks.on_foreign_clock`
     pub on_foreign_clock: &'static str,
-    /// `driver.mode`
+    /// `driver.mode`. In the mode "observe", the driver aborts whoever calls a setter.
     pub mode: &'static str,
     /// The end of the file of pfod: rules.
     pub rules: &'static str,
@@ -76,7 +86,7 @@ impl Default for Setup {
             changes_per_second: 1000,
             suspend_after: 3,
             on_foreign_clock: "set-again",
-            mode: "control",
+            mode: usual_mode(),
             rules: "",
             agent_rules: "",
             counted: false,
@@ -140,6 +150,9 @@ impl Node {
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let machine = Machine::create(directory.path(), &setup.machine);
         let setup = setup.clone();
+        if setup.mode == "observe" {
+            machine.fault("setters", "crash", None);
+        }
         let node = Self { machine, daemon: None, agent: None, setup, directory };
         fs::write(node.file("subuid"), identity::subuid_text()).unwrap();
         fs::write(node.config(), node.config_text()).unwrap();
@@ -505,6 +518,10 @@ impl Drop for Node {
         if thread::panicking() {
             eprintln!("the log of pfod:\n{}", tail(&self.log()));
             eprintln!("the log of pfo-agent:\n{}", tail(&self.agent_log()));
+        } else {
+            let ended = self.daemon.as_mut().and_then(|daemon| daemon.process.ended());
+            let signal = ended.and_then(|status| status.signal());
+            assert_ne!(signal, Some(Signal::SIGABRT as i32), "pfod died of a setter");
         }
     }
 }

@@ -6,6 +6,7 @@ mod booted_containers;
 mod booted_debian;
 mod booted_hostile;
 mod booted_kill_matrix;
+mod booted_observe;
 mod booted_packages;
 mod booted_repository;
 mod booted_restart;

@@ -9,17 +9,8 @@ use pfo_tests::{Daemon, Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, T
 
 const JOB: &str = "job";
 
-/// A node whose driver nobody survives who changes anything of a GPU.
-fn deadly(mode: &'static str) -> Node {
-    let mut node = Node::create(&Setup { mode, ..Setup::default() });
-    node.machine.fault("setters", "crash", None);
-    node.start_daemon();
-    node.start_agent();
-    node
-}
-
 fn observed() -> (Node, Training) {
-    let node = deadly("observe");
+    let node = Node::start_with(&Setup { mode: "observe", ..Setup::default() });
     let training = Training::start(&node, JOB, &Identity::own(), &[]);
     training.until_leased(&node);
     training.until_step(&node, 1);
@@ -40,9 +31,10 @@ fn end(mut node: Node) {
 
 #[test]
 fn the_library_that_aborts_ends_a_pfod_that_controls() {
-    let mut node = deadly("control");
+    let mut node = Node::start();
+    node.machine.fault("setters", "crash", None);
     let training = Training::start(&node, JOB, &Identity::own(), &[]);
-    let ended = node.daemon.as_mut().unwrap().process.wait();
+    let ended = node.daemon.take().unwrap().process.wait();
     assert!(!ended.success(), "{ended}");
     node.machine.clear_faults();
     drop(training);
@@ -68,6 +60,35 @@ fn a_plan_is_followed_as_if_and_every_name_of_it_says_so() {
     assert!(windows.into_iter().all(|plan| plan.label.starts_with("as if: ")));
     let shown = node.pfoctl(&Identity::own(), &["status"]).printed();
     assert!(shown.contains("pfod only observes") && !shown.contains("in force"), "{shown}");
+    training.stop();
+    end(node);
+}
+
+#[test]
+fn nothing_that_is_shown_says_that_a_plan_is_in_force() {
+    let (node, training) = observed();
+    let file = node.directory().join("plan.json");
+    fs::write(&file, plan(900).to_json()).unwrap();
+    let (file, page) = (file.display().to_string(), node.directory().join("page.html"));
+    let page = page.display().to_string();
+    let swapped = node.pfoctl(&Identity::own(), &["plan", "swap", JOB, &file, "--wait"]).printed();
+    assert!(swapped.contains("plan 1 as if: plan.json (predicted"), "{swapped}");
+    for arguments in [
+        &["status"][..],
+        &["status", "--jobs", JOB],
+        &["plan", "list", JOB],
+        &["report", JOB, "-o", &page],
+        &["doctor"],
+        &["savings"],
+        &["lease", "list"],
+    ] {
+        let ran = node.pfoctl(&Identity::own(), arguments);
+        let shown = ran.stdout + &ran.stderr;
+        let mut lines = shown.lines().filter(|line| !line.contains("pfod.toml"));
+        assert!(lines.all(|line| !line.contains("in force")), "{arguments:?}: {shown}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("as if: plan.json") && !page.contains("in force"), "{page}");
     training.stop();
     end(node);
 }
@@ -110,11 +131,9 @@ fn a_job_goes_on_over_a_death_of_pfod_and_its_own_and_nothing_is_restored() {
 
 #[test]
 fn what_an_earlier_pfod_left_locked_stays_until_the_last_resort_is_asked() {
-    let mut node = Node::create(&Setup { mode: "observe", ..Setup::default() });
-    let controls = fs::read_to_string(node.config()).unwrap().replace("\"observe\"", "\"control\"");
-    let observes = fs::read_to_string(node.config()).unwrap();
-    fs::write(node.config(), controls).unwrap();
-    node.start_daemon();
+    let mut node = Node::start_with(&Setup::without_agent());
+    let controls = fs::read_to_string(node.config()).unwrap();
+    let observes = controls.replace("\"control\"", "\"observe\"");
     let training = Training::start_on_plan(&node, JOB, &Identity::own(), &plan(900));
     node.kill_daemon();
     fs::write(node.config(), observes).unwrap();

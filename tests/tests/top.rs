@@ -147,7 +147,7 @@ fn the_last_step_of_a_job_is_drawn_stage_by_stage_with_its_waits() {
     assert!(!drawn_step(&screen)[0].contains('\u{2588}'), "{screen}");
     assert!(!drawn_step(&screen)[3].contains('\u{2581}'), "{screen}");
     terminal.resize(80, 40);
-    until_shown(&terminal, "Plan in force");
+    until_shown(&terminal, "Clocks of the plan");
     terminal.press(&["q"]);
     ended_with(&terminal, 0);
     training.stop();

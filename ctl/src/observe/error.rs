@@ -18,6 +18,8 @@ pub(crate) enum ObserveError {
     NoAnswer { name: &'static str, said: String },
     #[error("no GPU can be read: {why}")]
     NoDriver { why: String },
+    #[error("interrupted before the command started")]
+    Interrupted,
     #[error("cannot wait for {name}: {source}")]
     Wait { name: PathBuf, source: io::Error },
 }
@@ -26,6 +28,7 @@ impl Explained for ObserveError {
     fn exit(&self) -> Exit {
         match self {
             Self::Start { .. } => Exit::Usage,
+            Self::Interrupted => Exit::Interrupted,
             _ => Exit::Failed,
         }
     }
@@ -39,6 +42,7 @@ impl Explained for ObserveError {
             Self::NoDriver { .. } => {
                 "run this where `nvidia-smi` lists GPUs, or name the library with --nvml"
             }
+            Self::Folder { .. } => "name a folder that you may write to in TMPDIR",
             _ => return None,
         };
         Some(remedy.to_owned())

@@ -12,11 +12,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
 use pfo_planner::Prospect;
 use serde::Serialize;
 
+use self::command::Signals;
 use self::error::ObserveError;
 use self::node::OwnNode;
 use self::prospect::prospects;
@@ -63,38 +65,47 @@ pub(crate) struct Observe {
 impl Observe {
     /// Runs the command; does not return if that ends with another code than 0.
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let node = OwnNode::start(self.nvml.as_deref(), self.devices.clone())?;
+        // The training may last for days: what hinders the page is said before it.
+        self.report.as_deref().map_or(Ok(()), file::check)?;
+        let signals = Signals::hold_back()?;
+        let node = OwnNode::start(self.nvml.as_deref(), self.devices.clone(), &signals)?;
         let words = (&*self.command, &*self.arguments);
-        let mut child = command::start(words, node.environment())?;
-        command::pass_signals(&child)?;
+        let mut child = command::start(words, node.environment(), &signals)?;
+        let has_ended = signals.pass_to(&child);
         let watch = Watch::begin(node.daemons());
         let ended = child.wait();
+        has_ended.store(true, Relaxed);
         let seen = watch.end();
         drop(node);
         let name = PathBuf::from(&self.command);
         let ended = ended.map_err(|source| ObserveError::Wait { name, source })?;
-        self.say(&seen, output)?;
+        let said = self.say(&seen, output);
         match command::code(ended) {
-            0 => Ok(()),
-            code => std::process::exit(code),
+            0 => said,
+            code => {
+                said.unwrap_or_else(|error| crate::report(&error));
+                std::process::exit(code)
+            }
         }
     }
 
     fn say(&self, seen: &Seen, output: &mut Output) -> Result<(), Error> {
         let prospects = prospects(seen);
+        if self.json {
+            output.json(&Printed::new(seen, &prospects))?;
+        } else {
+            // Standard output is the command's; the report must not mix with it.
+            let text = view::text(seen, &prospects, Look { colour: false, ..output.look() });
+            let shown: String =
+                text.lines().map(|line| harmless(line).into_owned() + "\n").collect();
+            let _ = std::io::stderr().write_all(shown.as_bytes());
+        }
         if let Some(name) = &self.report {
             let words = std::iter::once(&self.command).chain(&self.arguments);
             let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
             let page = view::page(seen, &prospects, &words.join(" "));
             file::write(name, page.as_bytes())?;
         }
-        if self.json {
-            return output.json(&Printed::new(seen, &prospects));
-        }
-        // Standard output is the command's; the report must not mix with it.
-        let text = view::text(seen, &prospects, Look { colour: false, ..output.look() });
-        let shown: String = text.lines().map(|line| harmless(line).into_owned() + "\n").collect();
-        let _ = std::io::stderr().write_all(shown.as_bytes());
         Ok(())
     }
 }

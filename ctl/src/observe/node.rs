@@ -13,6 +13,7 @@ use nix::unistd::{Gid, Pid};
 use pfo_protocol::Status;
 use tempfile::TempDir;
 
+use super::command::Signals;
 use super::error::ObserveError;
 use crate::daemons::Daemons;
 
@@ -58,25 +59,26 @@ impl OwnNode {
     pub(super) fn start(
         library: Option<&Path>,
         devices: Option<PathBuf>,
+        signals: &Signals,
     ) -> Result<Self, ObserveError> {
         let [pfod, pfo_agent] = [find("pfod")?, find("pfo-agent")?];
         let failed = |source| ObserveError::Folder { what: "the daemons", source };
         let folder = folder().map_err(failed)?;
         let mut node = Self { agent: None, pfod: None, folder, devices };
         node.configure(library).map_err(failed)?;
-        node.pfod = Some(node.run("pfod", &pfod, &["--observe"])?);
+        node.pfod = Some(node.run("pfod", &pfod, &["--observe"], signals)?);
         let daemons = node.daemons();
         let ask = || daemons.pfod().ok()?.status().ok();
         let loaded = |status: &Status| {
             let problem = status.daemon.driver_problem.as_deref().unwrap_or_default();
             !problem.contains("has been loading")
         };
-        let status = node.until_answered("pfod", || ask().filter(loaded))?;
+        let status = node.until_answered("pfod", signals, || ask().filter(loaded))?;
         if let Some(why) = status.daemon.driver_problem.filter(|_| status.gpus.is_empty()) {
             return Err(ObserveError::NoDriver { why });
         }
-        node.agent = Some(node.run("pfo-agent", &pfo_agent, &[])?);
-        node.until_answered("pfo-agent", || daemons.agent().ok()?.status().ok())?;
+        node.agent = Some(node.run("pfo-agent", &pfo_agent, &[], signals)?);
+        node.until_answered("pfo-agent", signals, || daemons.agent().ok()?.status().ok())?;
         Ok(node)
     }
 
@@ -135,7 +137,9 @@ impl OwnNode {
         name: &'static str,
         program: &Path,
         more: &[&str],
+        signals: &Signals,
     ) -> Result<Running, ObserveError> {
+        signals.check()?;
         let log = File::create(self.path(name).with_extension("log"));
         let start = |log: File| {
             let mut command = ends_with_this(program);
@@ -143,7 +147,8 @@ impl OwnNode {
             command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS").env("NO_COLOR", "1");
             // Ctrl-C is for the command: what it does at its end is to be seen.
             command.process_group(0);
-            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
+            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+            signals.start(&mut command)
         };
         let started = log.and_then(start).map(Running);
         started.map_err(|source| ObserveError::Start { name: name.to_owned(), source })
@@ -152,6 +157,7 @@ impl OwnNode {
     fn until_answered<T>(
         &self,
         name: &'static str,
+        signals: &Signals,
         ask: impl Fn() -> Option<T>,
     ) -> Result<T, ObserveError> {
         let began = Instant::now();
@@ -159,6 +165,7 @@ impl OwnNode {
             if let Some(answer) = ask() {
                 return Ok(answer);
             }
+            signals.check()?;
             sleep(POLL);
         }
         let log = fs::read_to_string(self.path(name).with_extension("log")).unwrap_or_default();

@@ -20,8 +20,12 @@ const WAITING: f64 = 0.25;
 /// # Errors
 /// In words, what is missing for a prediction.
 pub(super) fn prospects(seen: &Seen) -> Result<Vec<Prospect>, String> {
+    if seen.work.is_empty() {
+        return Err("the job reports steps, but none of their instructions".to_owned());
+    }
     let (Some(step_s), Some(step_j)) = (seen.steps.time_s(), seen.steps.energy_j()) else {
-        return Err("the energy of no whole step is known".to_owned());
+        let ranks: Vec<_> = seen.unmetered.iter().map(ToString::to_string).collect();
+        return Err(format!("pfod reads no energy of the GPUs of ranks {}", ranks.join(", ")));
     };
     let Some(gpu) = seen.model() else {
         return Err("its GPUs are of several models, or of none that is known".to_owned());
@@ -32,8 +36,9 @@ pub(super) fn prospects(seen: &Seen) -> Result<Vec<Prospect>, String> {
     let mut work = Vec::new();
     for (&(stage, instruction), row) in &seen.work {
         if compute(instruction) && row.count > 0 {
-            let energy_j =
-                row.energy_j().ok_or("an instruction's energy is not known; run longer")?;
+            // A counter that stands still measures nothing.
+            let energy_j = row.energy_j().filter(|energy_j| *energy_j > 0.0);
+            let energy_j = energy_j.ok_or("an instruction's energy is not known; run longer")?;
             work.push((stage, instruction, row.time_s(), energy_j));
         }
     }

@@ -1,9 +1,9 @@
 //! What was seen of a job, added up over trials. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_planner::{Instruction, Order, Stage};
-use pfo_protocol::{Mhz, RecordedTrial, Status};
+use pfo_protocol::{Mhz, Rank, RecordedTrial, Status};
 use serde::Serialize;
 
 /// Everything that was seen.
@@ -19,6 +19,8 @@ pub(super) struct Seen {
     /// The ranks of the job, and their stages.
     pub(super) ranks: usize,
     pub(super) stages: BTreeMap<Stage, usize>,
+    /// The ranks a step of which had no energy.
+    pub(super) unmetered: BTreeSet<Rank>,
     /// Why the last look has shown nothing.
     pub(super) trouble: Option<String>,
 }
@@ -131,6 +133,9 @@ impl Seen {
         self.stages.clear();
         for (measured, rank) in trial.trial.ranks.iter().zip(&trial.ranks) {
             *self.stages.entry(measured.stage).or_default() += 1;
+            if measured.energy_j.is_none() {
+                self.unmetered.insert(measured.rank);
+            }
             for row in &rank.rows {
                 let work = self.work.entry((measured.stage, row.instruction)).or_default();
                 let count = row.count as f64;
@@ -167,6 +172,9 @@ impl Seen {
 
     /// What a step's energy goes into: work, waiting, and what is in neither.
     pub(super) fn split(&self) -> Option<[f64; 3]> {
+        if self.work.is_empty() {
+            return None;
+        }
         let step_j = self.steps.energy_j()?;
         let ranks = |stage| self.stages.get(&stage).copied().unwrap_or(1) as f64;
         let work = |(&(stage, _), work): (&(Stage, Instruction), &Work)| {
@@ -226,6 +234,7 @@ pub(super) mod tests {
             gpus: [(0, gpu(61)), (1, gpu(58))].into(),
             ranks: 2,
             stages: [(Stage(0), 1), (Stage(1), 1)].into(),
+            unmetered: BTreeSet::new(),
             trouble: None,
         }
     }

@@ -42,11 +42,12 @@ fn instructions(seen: &Seen) -> Vec<[Option<String>; 7]> {
 fn facts(seen: &Seen) -> Vec<String> {
     let mut facts = Vec::new();
     if let Some(step_s) = seen.steps.time_s() {
-        let energy = seen.steps.energy_j().map_or("energy not known".to_owned(), joules);
+        let energy = seen.steps.energy_j().map(|energy_j| format!(" and {}", joules(energy_j)));
         let (count, ranks) = (seen.steps.count, seen.ranks);
         facts.push(format!(
-            "A step takes {} and {energy}, the mean of {count} steps of {ranks} ranks.",
-            seconds(step_s)
+            "A step takes {}{}, the mean of {count} steps of {ranks} ranks.",
+            seconds(step_s),
+            energy.unwrap_or_default()
         ));
     }
     if let Some(split @ [work_j, waits_j, rest_j]) = seen.split() {
@@ -88,26 +89,26 @@ fn predictions(seen: &Seen, prospects: &Result<Vec<Prospect>, String>) -> Vec<St
         Err(why) => return vec![format!("Nothing can be predicted: {why}.")],
     };
     let mut said = Vec::new();
-    if prospects.iter().any(|prospect| prospect.likely.is_none()) {
-        let model = seen.model().unwrap_or("this model");
-        said.push(format!(
-            "pfo has no published curves of {model}: what follows are bounds, not estimates."
-        ));
-    }
     for Prospect { slowdown, least, likely, most } in prospects {
+        let Some(likely) = likely else {
+            let model = seen.model().unwrap_or("this model");
+            said.push(format!(
+                "pfo has no published curves of {model}, and so a bound but no estimate: clocks save at most \
+                 {} of the energy, which is all that the GPUs draw beyond waiting at low clocks.",
+                percent(*most)
+            ));
+            break;
+        };
         let when = match slowdown {
             0.0 => "without longer steps".to_owned(),
             slowdown => format!("with steps up to {} longer", percent(*slowdown)),
         };
-        said.push(match likely {
-            Some(likely) => format!(
-                "Predicted, {when}: {} of the energy, between {} and {}.",
-                percent(*likely),
-                percent(*least),
-                percent(*most)
-            ),
-            None => format!("Bound, {when}: at most {} of the energy.", percent(*most)),
-        });
+        said.push(format!(
+            "Predicted, {when}: {} of the energy, between {} and {}.",
+            percent(*likely),
+            percent(*least),
+            percent(*most)
+        ));
     }
     if seen.stages.len() == 1 {
         said.push(
@@ -131,14 +132,17 @@ pub(super) fn text(seen: &Seen, prospects: &Result<Vec<Prospect>, String>, look:
         return text;
     }
     text += &lines(&facts(seen));
-    let mut table = Table::new(look);
-    for (place, name) in HEADER.into_iter().enumerate() {
-        table = if place < 2 { table.left(name) } else { table.right(name) };
+    if !seen.work.is_empty() {
+        let mut table = Table::new(look);
+        for (place, name) in HEADER.into_iter().enumerate() {
+            table = if place < 2 { table.left(name) } else { table.right(name) };
+        }
+        for row in instructions(seen) {
+            table.row(row.map(Cell::option));
+        }
+        text += &format!("\n{}", table.render());
     }
-    for row in instructions(seen) {
-        table.row(row.map(Cell::option));
-    }
-    text += &format!("\n{}\n{}", table.render(), heading("What clocks would save", look));
+    text += &format!("\n{}", heading("What clocks would save", look));
     text += &lines(&predictions(seen, prospects));
     text += &format!("\n{}", heading("What to do", look));
     text + &lines(&ASK.map(str::to_owned))
@@ -154,6 +158,7 @@ pub(super) fn page(
     let mut parts = vec![element("h1", &title)];
     if seen.steps.count == 0 {
         parts.push(element("p", NOT_SEEN));
+        parts.extend(seen.trouble.iter().map(|why| element("p", &format!("The last look: {why}"))));
         return document(&title, &parts);
     }
     parts.extend([
@@ -165,13 +170,15 @@ pub(super) fn page(
         list(&predictions(seen, prospects)),
         element("p", "The curves behind it and their sources are in planner/src/prospect/curves.csv."),
         element("h2", "What to do"),
-        list(&ASK.map(str::to_owned)),
+        list(&ASK.map(|line| line.replace('`', "'"))),
     ]);
     document(&title, &parts)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::observe::prospect::prospects;
     use crate::observe::seen::tests::example;
@@ -197,6 +204,14 @@ mod tests {
             said.contains("no published curves of NVIDIA H100") && !said.contains("Predicted,"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn steps_without_instructions_have_a_time_and_say_what_is_missing() {
+        let seen = Seen { work: BTreeMap::new(), ..example() };
+        let text = text(&seen, &prospects(&seen), Look::default());
+        assert!(text.contains("A step takes 2.0") && !text.contains("Stage  "), "{text}");
+        assert!(text.contains("predicted: the job reports steps, but none of their"), "{text}");
     }
 
     #[test]

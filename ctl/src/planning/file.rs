@@ -3,7 +3,7 @@
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::unfinished;
 use crate::failure::Failure;
@@ -50,17 +50,37 @@ pub(super) fn without_path(error: io::Error) -> io::Error {
     }
 }
 
+/// Checks that a file can be replaced or made.
+pub(crate) fn check(name: &str) -> Result<(), Failure> {
+    let target = target(Path::new(name));
+    let checked = match fs::metadata(&target).ok().filter(|file| !file.is_file()) {
+        Some(_) => File::options().write(true).open(target).map(drop),
+        None => tempfile::tempfile_in(directory(&target)).map(drop),
+    };
+    let failed = |error| Failure::Write { name: name.to_owned(), source: without_path(error) };
+    checked.map_err(failed)
+}
+
+/// The target of a link is meant.
+fn target(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn directory(target: &Path) -> &Path {
+    match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // The target of a link is meant, and a device or a pipe must not be replaced by a file.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let target = target(path);
+    // A device or a pipe must not be replaced by a file.
     let existing = fs::metadata(&target).ok();
     if existing.as_ref().is_some_and(|file| !file.is_file()) {
         return File::options().write(true).open(target)?.write_all(bytes);
     }
-    let directory = match target.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let directory = directory(&target);
     // As `open` would have made it: the umask takes away what it should.
     let mode = existing.map_or(0o666, |file| file.permissions().mode());
     let mut builder = tempfile::Builder::new();

@@ -242,7 +242,7 @@ fn steps(known: &Known<'_>) -> String {
     let after = timeline_svg(profile, plan).map_err(|error| error.to_string());
     let caption = |clocks: &str| format!("{clocks}: a replay over {source}.");
     let text = drawn(text, before, &caption("All instructions at the highest clock"));
-    drawn(text, after, &caption("The plan in force"))
+    drawn(text, after, &caption("All instructions at the clocks of the plan"))
 }
 
 fn clocks(known: &Known<'_>) -> String {

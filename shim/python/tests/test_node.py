@@ -296,7 +296,7 @@ def a_plan(number, suspended=None):
 
 def looked(*windows, ranks=(rank(),), pid=1, uptime_s=100.0):
     """What pfod says of the job at one look."""
-    daemon = DaemonStatus("0", pid, uptime_s, None, None, 1)
+    daemon = DaemonStatus("0", pid, uptime_s, None, None, 1, False)
     return Status(daemon, [], [JobStatus("job", 0, 1, None, None, None, None, list(windows), list(ranks))])
 
 

@@ -67,6 +67,12 @@ fn daemon<'a>() -> Subject<&'a DaemonStatus> {
                 |daemon| flag(daemon.drained.is_some()),
             ),
             gauge(
+                "pfo_daemon_only_observes",
+                None,
+                "1 if pfod sets nothing, so that plans are followed as if their clocks were set, else 0.",
+                |daemon| flag(daemon.only_observes),
+            ),
+            gauge(
                 "pfo_daemon_config_refused",
                 None,
                 "1 if pfod.toml has an error, so that what it said before is in force, else 0.",

@@ -83,7 +83,7 @@ pub(super) fn plan(table: &ClockTable, colour: bool) -> Vec<Line<'static>> {
     let clocks = || table.stages().iter().flatten().map(|unit| unit.mhz.0);
     let (Some(lowest), Some(highest)) = (clocks().min(), clocks().max()) else { return Vec::new() };
     let title = format!(
-        "Plan in force, instructions in order: {lowest} MHz {} to {highest} MHz {}",
+        "Clocks of the plan, instructions in order: {lowest} MHz {} to {highest} MHz {}",
         LEVELS[0], LEVELS[7]
     );
     let title = Line::styled(title, Style::new().add_modifier(Modifier::BOLD));

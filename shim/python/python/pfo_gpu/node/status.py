@@ -25,6 +25,8 @@ class DaemonStatus:
     """What is wrong with the driver, if anything."""
     sessions: int
     """Sessions open now."""
+    only_observes: bool
+    """Whether it sets nothing, so that plans are followed as if their clocks were set."""
 
 
 @dataclass(frozen=True)

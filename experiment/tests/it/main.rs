@@ -2,3 +2,5 @@
 
 mod played;
 mod tune;
+#[allow(dead_code)]
+mod world;

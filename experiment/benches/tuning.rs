@@ -49,7 +49,17 @@ fn main() {
     );
     println!(
         "{:26} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>6} {:>6} {:>6}",
-        "condition", "first", "verdict", "lost s", "lost %", "longest", "saving", "short", "slower", "kept", "hold"
+        "condition",
+        "first",
+        "verdict",
+        "lost s",
+        "lost %",
+        "longest",
+        "saving",
+        "short",
+        "slower",
+        "kept",
+        "hold"
     );
     for (name, job, disturbance) in conditions() {
         // Planning for many stages takes seconds, for each plan that is tried.
@@ -58,8 +68,7 @@ fn main() {
         let (mut kept, mut held, mut stated) = (0, 0, 0);
         for seed in 0..seeds {
             let mut world = World::new(job, disturbance, seed);
-            let terms =
-                Terms { max_slowdown: MAX_SLOWDOWN, guard: false, ..Terms::default() };
+            let terms = Terms { max_slowdown: MAX_SLOWDOWN, guard: false, ..Terms::default() };
             let tuned = match world.tuned(terms) {
                 Ok(tuned) => tuned,
                 Err(error) => {

@@ -9,8 +9,8 @@ use crate::judge::{Compared, Verdict};
 use crate::window::Window;
 
 /// How intervals are made, in a sentence.
-const METHOD: &str =
-    "Intervals: 95 %, Student's t of the logarithms of the ratios of neighbouring turns.";
+const METHOD: &str = "Intervals: a 95 % confidence sequence over rounds, valid at whichever round it stops \
+                      (Wang and Ramdas 2025).";
 
 /// Everything that was measured and decided. Its JSON is what `pfoctl tune --json` prints.
 #[derive(Clone, Debug, Serialize, Deserialize)]

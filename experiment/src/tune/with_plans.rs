@@ -6,7 +6,7 @@ use pfo_planner::{
     ClockPer, Delays, Frontier, Options, PerStage, Pipeline, Plan, PlanError, Profile, Spread,
     Watts, ZeusSearch, replay, summarised, warnings,
 };
-use pfo_protocol::{RecordedTrial, SamplePage};
+use pfo_protocol::{RecordedTrial, SamplePage, TrialResult};
 
 use super::candidates::{Candidate, Candidates, Goal};
 use super::profile_source::Sourced;
@@ -19,6 +19,7 @@ use crate::cost::Cost;
 use crate::error::TuneError;
 use crate::judge::{Compared, Verdict};
 use crate::report::{Kept, PlannedPower, PlannedWith, Report, Transfers};
+use crate::sequence;
 use crate::subject::Subject;
 use crate::terms::{System, TuneOrder};
 
@@ -28,7 +29,7 @@ const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::
 
 /// By how much more a plan has to be expected to save than the best one does, for it to be tried, as a
 /// share of the energy at default clocks.
-const WORTH_TRYING: f64 = 0.0015;
+const WORTH_TRYING: f64 = 0.003;
 
 /// A plan that saves less than it promised by more than this share breaks its promise.
 const KEPT_WITHIN: f64 = 0.003;
@@ -101,6 +102,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
             _ => Some(self.search(baseline, &pipeline, &p2p_power.flat()).await?),
         };
         let max_slowdown = self.order.terms.max_slowdown;
+        let apart = self.told_apart(&baseline.trial)?;
         let mut tuned = self.proving(&baseline.trial)?;
         tuned.report.planned_with = Some(planned_with);
         match found {
@@ -110,6 +112,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
                     default_s: tuned.default_s(),
                     max_slowdown,
                     changes_per_second: tuned.subject.changes_per_second().await?,
+                    apart,
                 };
                 try_frontiers(&mut tuned, pipeline, &p2p_power, goal).await?;
             }
@@ -141,6 +144,15 @@ impl<B: Bench> Tuning<'_, '_, B> {
             true => Ok((self.baseline().await?, Vec::new())),
             false => self.baseline_with_samples().await,
         }
+    }
+
+    /// The slowdowns that the requested rounds tell apart, by how much steps at default clocks scatter.
+    fn told_apart(&self, baseline: &TrialResult) -> Result<f64, TuneError> {
+        let window = self.subject.window(baseline)?;
+        let (step_s, terms) = (window.time_s(), &self.order.terms);
+        let steps = f64::from(terms.turn(step_s).steps);
+        let deviation = window.time_sd_s() / step_s / steps.sqrt();
+        Ok(deviation * sequence::reach(terms.rounds as usize))
     }
 
     fn microbatches(&self, baseline: &RecordedTrial) -> Option<u32> {

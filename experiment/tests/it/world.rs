@@ -6,9 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pfo_experiment::{Bench, BenchError, Progress, Terms, TuneError, TuneOrder, Tuned, tune};
-use pfo_planner::{
-    LowerBound, Pipeline, Plan, Policy, Profile, Schedule, Timeline, Watts, replay,
-};
+use pfo_planner::{LowerBound, Pipeline, Plan, Policy, Profile, Schedule, Timeline, Watts, replay};
 use pfo_protocol::{
     AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, DpRank, GpuUuid, Instruction,
     JobSelector, LeftOut, Mhz, Pid, ProfileKey, RanUnit, Rank, RankOrder, RecordedRank,
@@ -219,8 +217,9 @@ impl World {
 
     /// By how much the next step is longer than without disturbance.
     fn disturbed(&mut self) -> f64 {
-        let Disturbance { noise, wandering: (like, sd), neighbour, checkpoint, loading, jump, .. } =
-            self.disturbance;
+        let Disturbance {
+            noise, wandering: (like, sd), neighbour, checkpoint, loading, jump, ..
+        } = self.disturbance;
         let (busy, busy_steps, idle_steps) = neighbour;
         self.wandered = like * self.wandered + (1.0 - like * like).sqrt() * sd * self.normal();
         if busy > 0.0 && self.steps >= self.neighbour_until.1 {
@@ -254,14 +253,16 @@ impl World {
             let took_s = time_s * (1.0 + longer);
             let waited_j = time_s * longer * WAITING.0 * f64::from(self.stages);
             // A refresh more or less at either end, and what varies by itself.
-            let late = self.disturbance.refresh_s / took_s * (self.random.f64() - self.random.f64());
+            let late =
+                self.disturbance.refresh_s / took_s * (self.random.f64() - self.random.f64());
             let scatter = 0.5 * self.disturbance.noise * self.normal();
             let used_j = (energy_j * (1.0 + warm) + waited_j) * (1.0 + late + scatter);
             self.lost_s += time_s - default_s;
             self.now_s += took_s;
             self.steps += 1;
             if step >= length.settling_steps {
-                let energy_j = Some(self.energy.unwrap_or(used_j)).filter(|j| *j >= 0.0 || j.is_nan());
+                let energy_j =
+                    Some(self.energy.unwrap_or(used_j)).filter(|j| *j >= 0.0 || j.is_nan());
                 measured.push(TrialStep { time_s: took_s, energy_j });
             }
         }
@@ -297,8 +298,10 @@ impl World {
         };
         let steps = self.run(&plan, length, is_plan);
         let stages: Vec<Stage> = (0..self.stages).map(Stage).collect();
-        let ranks: Vec<_> =
-            stages.iter().map(|stage| self.recorded(&plan, *stage, is_plan, length.steps)).collect();
+        let ranks: Vec<_> = stages
+            .iter()
+            .map(|stage| self.recorded(&plan, *stage, is_plan, length.steps))
+            .collect();
         let trial = TrialResult {
             plan: None,
             first_step: self.steps,
@@ -358,7 +361,8 @@ impl World {
     /// A sweep as the agent makes it, down to where the energy of every instruction has risen five times.
     fn sweep(&mut self, settings: SweepSettings) {
         let SweepSettings { steps, settling_steps, stride_mhz, .. } = settings;
-        let mut csv = "stage,instruction,frequency,time,energy,count,time_sd,energy_sd\n".to_owned();
+        let mut csv =
+            "stage,instruction,frequency,time,energy,count,time_sd,energy_sd\n".to_owned();
         let mut rises = vec![(f64::INFINITY, 0); 2 * usize::from(self.stages)];
         for mhz in CLOCKS.rev().step_by((stride_mhz.0 as usize).max(APART)) {
             let plan = self.uniform(Mhz(mhz));
@@ -464,9 +468,7 @@ impl Bench for World {
                 self.sweep(order.settings);
                 AgentResponse::Reused(self.stored())
             }
-            AgentRequest::Profiles if self.is_known => {
-                AgentResponse::Profiles(vec![self.stored()])
-            }
+            AgentRequest::Profiles if self.is_known => AgentResponse::Profiles(vec![self.stored()]),
             AgentRequest::Profiles => AgentResponse::Profiles(Vec::new()),
             AgentRequest::ProfileRead(_) => {
                 let csv = self.swept.clone().unwrap().into_bytes();
@@ -496,9 +498,7 @@ impl Bench for World {
                 Response::Status(Box::new(status))
             }
             Request::PolicyExplain { .. } => Response::Policy(Vec::new()),
-            Request::SmClocks(_) => {
-                Response::SmClocks(CLOCKS.step_by(APART).map(Mhz).collect())
-            }
+            Request::SmClocks(_) => Response::SmClocks(CLOCKS.step_by(APART).map(Mhz).collect()),
             other => panic!("asked pfod for {other:?}"),
         })
     }

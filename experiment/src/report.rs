@@ -89,6 +89,12 @@ pub enum Origin {
         #[serde(rename = "profile_clocks_reused")]
         resumed_after: u32,
     },
+    /// A few trials of the job, between whose clocks times and energies are fitted.
+    Learned {
+        /// How many steps they took.
+        #[serde(rename = "profile_steps")]
+        steps: u32,
+    },
 }
 
 /// A P2P-blocking power that was planned with.

@@ -297,6 +297,15 @@ impl Terms {
         }
     }
 
+    /// Whether they say something of a sweep, which is then made if no profile is stored.
+    pub(crate) fn ask_for_sweep(&self) -> bool {
+        let asked = |terms: &Self| {
+            let Self { remeasure, sweep_steps, sweep_stride, sweep_max_slowdown, .. } = terms;
+            (*remeasure, *sweep_steps, *sweep_stride, *sweep_max_slowdown)
+        };
+        asked(self) != asked(&Self::default())
+    }
+
     /// The pipeline of this order or schedule.
     pub(crate) fn pipeline(
         &self,

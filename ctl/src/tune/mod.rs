@@ -42,6 +42,10 @@ use crate::profile::ProfileArguments;
 /// to stop it; without a terminal, SIGINT and SIGTERM stop it. A lost terminal leaves it running: --attach
 /// watches it again. `pfoctl status` shows how far it is.
 ///
+/// If no profile of the job is stored, the tune learns in a few steps what lower clocks do; none of them is
+/// more than a tenth longer, unless --max-slowdown allows more. A `sweep_…` term has the job swept instead,
+/// which takes longer and stores the profile; so has a job on several nodes, or on GPUs that differ.
+///
 /// The plan is for the order in which the job runs its instructions, which pfo-agent reads from one of
 /// its steps, unless --order or a schedule is given. Where power limits keep the GPUs below the clocks that
 /// the profile asked for, no plan asks for more than they hold. The report says what that alone saves.

@@ -218,6 +218,7 @@ fn planned_in_words(with: &PlannedWith) -> String {
     let origin = match with.profile_origin {
         Origin::File => "as given".to_owned(),
         Origin::Stored => "reused".to_owned(),
+        Origin::Learned { .. } => "between whose clocks times and energies are fitted".to_owned(),
         Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
         Origin::Measured { resumed_after: clocks } => {
             format!("measured and stored, with {clocks} clocks of an interrupted sweep")

@@ -2,8 +2,10 @@
 
 mod candidates;
 pub(crate) mod changes;
+mod curves;
 mod held_up;
 mod instruction_times;
+mod learning;
 mod limit_search;
 mod microbatches;
 mod own_order;

@@ -46,7 +46,18 @@ struct Rung {
 
 impl<B: Bench> Tuning<'_, '_, B> {
     pub(crate) async fn plan(&mut self) -> Result<(Report, Kept), TuneError> {
-        let Sourced { csv, name, origin } = self.subject.profile(self.order).await?;
+        let before = match self.may_learn() {
+            true => Some(self.recorded_baseline().await?),
+            false => None,
+        };
+        let learned = match &before {
+            Some((baseline, _)) => self.learned(baseline).await?,
+            None => None,
+        };
+        let Sourced { csv, name, origin } = match learned {
+            Some(learned) => learned,
+            None => self.subject.profile(self.order).await?,
+        };
         let profile = self.treated(&csv)?;
         self.subject.calibrate(&csv).await?;
         let open_order = self.order.terms.has_open_order(self.order.order.as_deref());
@@ -54,7 +65,10 @@ impl<B: Bench> Tuning<'_, '_, B> {
             true => self.subject.own_order(&profile).await?,
             false => None,
         };
-        let (baseline, samples) = self.recorded_baseline().await?;
+        let (baseline, samples) = match before {
+            Some(before) => before,
+            None => self.recorded_baseline().await?,
+        };
         let microbatches = self.microbatches(&baseline);
         let own_order =
             own_order.filter(|own| microbatches.is_none_or(|m| m == own.num_microbatches()));
@@ -155,7 +169,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
         Ok(deviation * sequence::reach(terms.rounds as usize))
     }
 
-    fn microbatches(&self, baseline: &RecordedTrial) -> Option<u32> {
+    pub(super) fn microbatches(&self, baseline: &RecordedTrial) -> Option<u32> {
         let terms = &self.order.terms;
         terms.microbatches.or_else(|| microbatches::of_trial(baseline, terms.schedule()))
     }
@@ -262,7 +276,7 @@ async fn planned<B: Bench>(
     Ok(rungs)
 }
 
-async fn frontier_of<B: Bench>(
+pub(super) async fn frontier_of<B: Bench>(
     subject: &mut Subject<'_, B>,
     per: ClockPer,
     pipeline: &Pipeline,

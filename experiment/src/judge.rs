@@ -2,7 +2,8 @@
 //! each round of four turns a confidence sequence says what is certain.
 //!
 //! Turns go there and back (default, plan, plan, default, …), so that what drifts steadily favours
-//! neither. The comparison stops as soon as a verdict is certain. If it is not certain after as many rounds
+//! neither. The comparison stops as soon as a verdict is certain, but keeps no plan before half of the requested
+//! rounds. If no verdict is certain after as many rounds
 //! as were requested, and the most rounds are not expected to make it certain, or were run, it is settled by
 //! what is most likely: a plan whose estimate is within the limit, and whose saving is certain, is kept.
 
@@ -128,6 +129,11 @@ impl Verification {
         );
     }
 
+    /// The rounds before a plan is kept.
+    fn least(&self) -> usize {
+        (self.rounds / 2).max(2)
+    }
+
     /// The last turn, if it was at default clocks.
     pub(crate) fn last(&self) -> Option<Turn> {
         self.turns.last().copied().filter(|_| self.turns.len() % TURNS == 1)
@@ -140,8 +146,8 @@ impl Verification {
         let is_decided = |rounds: &usize| self.open(*rounds).is_empty();
         let known = self.compared().and_then(|_| (run + 1..most).find(is_decided));
         let rounds = match self.compared() {
-            Some(_) => known.unwrap_or(self.rounds.max(run + 1)),
-            None => 2,
+            Some(_) => known.unwrap_or(self.rounds).max(self.least()).max(run + 1),
+            None => self.least(),
         };
         let turns = (TURNS * rounds + 1) as f64;
         self.done = self.done.max(self.turns.len() as f64 / turns).min(1.0);
@@ -213,11 +219,11 @@ impl Verification {
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let compared = self.compared()?;
         let is_certain = |verdict: &Verdict| compared.makes_certain(*verdict, self.max_slowdown);
+        let (rounds, most) = (self.turns.len() / TURNS, PATIENCE * self.rounds);
         let all = [Verdict::TooSlow, Verdict::SavesNothing, Verdict::Kept];
         if let Some(certain) = all.into_iter().find(is_certain) {
-            return Some(certain);
+            return Some(certain).filter(|&one| one != Verdict::Kept || rounds >= self.least());
         }
-        let (rounds, most) = (self.turns.len() / TURNS, PATIENCE * self.rounds);
         let is_hopeless = rounds >= self.rounds && !self.open(most).is_empty();
         if rounds < most && !is_hopeless {
             return None;
@@ -283,6 +289,20 @@ mod tests {
         let (verdict, compared) = job.verified(0.005, 1);
         assert_eq!((verdict, compared.rounds), (Verdict::Kept, 2));
         assert!((compared.saving.estimate - 0.15).abs() < 0.002, "{compared:?}");
+    }
+
+    #[test]
+    fn a_plan_is_not_kept_before_half_of_the_requested_rounds() {
+        let steady = |turns: u32| {
+            let energy_j = if turns == 2 { 0.8 } else { 1.0 };
+            Window { times_s: vec![1.0; 2], energies_j: vec![energy_j; 2] }
+        };
+        let mut verification = Verification::new(0.5, 9, None);
+        while verification.verdict().is_none() {
+            let (side, turns) = verification.next();
+            verification.observe(&steady(if side == Side::Contender { 2 } else { turns.min(1) }));
+        }
+        assert_eq!(verification.compared().unwrap().rounds, 4);
     }
 
     #[test]

@@ -98,8 +98,8 @@ pub struct Terms {
     pub knob: Knob,
     /// The distance between power limits that Zeus tries, in watts.
     pub power_step_w: u32,
-    /// Rounds of a comparison before what is most likely decides, if the intervals do not; at most three
-    /// times as many are run. A round is two turns at default clocks and two of the plan.
+    /// Rounds of a comparison before what is most likely decides, if the intervals do not. At least half as
+    /// many are run before a plan is kept, and at most three times as many. A round is two turns at default clocks and two of the plan.
     pub rounds: u32,
     /// Steps to measure in each turn.
     pub steps: u32,

@@ -78,7 +78,9 @@ impl Curves {
         let lowest = (1.0 - HELD_BACK) * f64::from(highest.0);
         let rows = || baseline.ranks.iter().flat_map(|rank| &rank.rows);
         let is_held = |row: &TrialRow| row.observed_mhz.is_none_or(|mhz| mhz >= lowest);
-        if !rows().all(|row| is_held(row) && is_known(row)) {
+        // What takes the same time at any clock may be too short for an energy, and is left out then.
+        let is_in = |row: &TrialRow| row.instruction.is_fixed() || is_known(row);
+        if !rows().all(|row| is_held(row) && is_in(row)) {
             return None;
         }
         let bases = figures(baseline).into_iter().map(|((key, _), figures)| (key, figures));

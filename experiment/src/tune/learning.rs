@@ -30,6 +30,9 @@ const TRIED: f64 = 0.3;
 const GOOD_ERROR: f64 = 0.01;
 const STEPS: (f64, f64) = (2.0, 10.0);
 
+/// More steps than that may be short, but none are measured for longer, in seconds.
+const LONG_ENOUGH_S: f64 = 20.0;
+
 impl<B: Bench> Tuning<'_, '_, B> {
     /// Whether the job is one to learn about: nobody asked for a sweep, and this node sees all of it.
     pub(crate) fn may_learn(&self) -> bool {
@@ -66,8 +69,9 @@ impl<B: Bench> Tuning<'_, '_, B> {
         let allowed = self.order.terms.max_slowdown;
         let ends =
             [0.0, LONGEST.max(allowed), if allowed < LONGEST { allowed } else { 0.5 * allowed }];
-        let wanting = 4.0 * (curves.worst_error() / GOOD_ERROR).powi(2);
-        let enough = wanting.ceil().clamp(STEPS.0, STEPS.1) as u32;
+        let wanting = default.steps() as f64 * (curves.worst_error() / GOOD_ERROR).powi(2);
+        let most = STEPS.1.max(LONG_ENOUGH_S / default.time_s());
+        let enough = wanting.ceil().clamp(STEPS.0, most) as u32;
         let length = self.order.terms.turn(default.time_s());
         let length = TrialLength { steps: length.steps.max(enough), ..length };
         let mut steps = 0;
@@ -88,7 +92,12 @@ impl<B: Bench> Tuning<'_, '_, B> {
             let run = trial_of(format!("learning {number}"), &plan)?;
             let trial = match self.subject.trial(&run, length).await {
                 // Such as a clock that the administrator does not allow: a sweep knows those.
-                Err(TuneError::Refused(refusal)) if refusal.code == RefusalCode::PlanDoesNotFit => {
+                Err(TuneError::Refused(refusal))
+                    if matches!(
+                        refusal.code,
+                        RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized
+                    ) =>
+                {
                     return Ok(None);
                 }
                 trial => trial?,

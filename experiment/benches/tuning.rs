@@ -5,7 +5,7 @@
 #[allow(dead_code)]
 mod world;
 
-use pfo_experiment::{Terms, Verdict};
+use pfo_experiment::{Interval, Terms, TuneError, Verdict};
 
 use crate::world::{Disturbance, World};
 
@@ -40,6 +40,47 @@ fn middle(mut of: Vec<f64>) -> f64 {
     of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// What came of the tunes of one condition.
+#[derive(Default)]
+struct Outcome {
+    /// Each figure of each tune.
+    all: [Vec<f64>; 8],
+    kept: u32,
+    /// Of the intervals that were stated, those that hold the truth.
+    held: u32,
+    stated: u32,
+}
+
+impl Outcome {
+    fn add(&mut self, mut world: World) -> Result<(), TuneError> {
+        let terms = Terms { max_slowdown: MAX_SLOWDOWN, guard: false, ..Terms::default() };
+        let tuned = world.tuned(terms)?;
+        let (saving, slowdown) = world.kept().unwrap_or((0.0, 0.0));
+        let figures = [
+            world.first_plan.map_or(f64::INFINITY, |step| step as f64),
+            world.steps as f64,
+            world.lost_s,
+            100.0 * world.lost_s / world.time_s(),
+            world.longest,
+            100.0 * saving,
+            100.0 * (world.optimum() - saving),
+            100.0 * slowdown,
+        ];
+        self.all.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
+        let best = tuned.report.tried.iter().find(|tried| tried.verdict == Verdict::Kept);
+        if let Some(tried) = best.filter(|_| world.kept().is_some()) {
+            let within =
+                |interval: Interval, truth: f64| (interval.low..=interval.high).contains(&truth);
+            let compared = tried.compared;
+            self.kept += 1;
+            self.held += u32::from(within(compared.saving, saving));
+            self.held += u32::from(within(compared.slowdown, slowdown));
+            self.stated += 2;
+        }
+        Ok(())
+    }
+}
+
 fn main() {
     let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(100);
     println!(
@@ -48,7 +89,7 @@ fn main() {
         100.0 * MAX_SLOWDOWN
     );
     println!(
-        "{:26} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>6} {:>6} {:>6}",
+        "{:26} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>6} {:>7} {:>5}",
         "condition",
         "first",
         "verdict",
@@ -64,43 +105,13 @@ fn main() {
     for (name, job, disturbance) in conditions() {
         // Planning for many stages takes seconds, for each plan that is tried.
         let seeds = if job.0 > 8 { seeds.min(4) } else { seeds };
-        let mut all: [Vec<f64>; 8] = Default::default();
-        let (mut kept, mut held, mut stated) = (0, 0, 0);
+        let mut outcome = Outcome::default();
         for seed in 0..seeds {
-            let mut world = World::new(job, disturbance, seed);
-            let terms = Terms { max_slowdown: MAX_SLOWDOWN, guard: false, ..Terms::default() };
-            let tuned = match world.tuned(terms) {
-                Ok(tuned) => tuned,
-                Err(error) => {
-                    println!("{name}, seed {seed}: {error}");
-                    continue;
-                }
-            };
-            let (saving, slowdown) = world.kept().unwrap_or((0.0, 0.0));
-            let first = world.first_plan.map_or(f64::INFINITY, |step| step as f64);
-            let figures = [
-                first,
-                world.steps as f64,
-                world.lost_s,
-                100.0 * world.lost_s / world.time_s(),
-                world.longest,
-                100.0 * saving,
-                100.0 * (world.optimum() - saving),
-                100.0 * slowdown,
-            ];
-            all.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
-            let best = tuned.report.tried.iter().find(|tried| tried.verdict == Verdict::Kept);
-            if let Some(tried) = best.filter(|_| world.kept().is_some()) {
-                let compared = tried.compared;
-                let within = |interval: pfo_experiment::Interval, truth: f64| {
-                    (interval.low..=interval.high).contains(&truth)
-                };
-                kept += 1;
-                held += i32::from(within(compared.saving, saving));
-                held += i32::from(within(compared.slowdown, slowdown));
-                stated += 2;
+            if let Err(error) = outcome.add(World::new(job, disturbance, seed)) {
+                println!("{name}, seed {seed}: {error}");
             }
         }
+        let Outcome { all, kept, held, stated } = outcome;
         let [first, verdict, lost, share, longest, saving, short, slower] = all.map(middle);
         println!(
             "{name:26} {first:6.0} {verdict:8.0} {lost:8.1} {share:8.2} {longest:8.2} {saving:7.2} \

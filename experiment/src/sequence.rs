@@ -165,7 +165,7 @@ mod tests {
             let mut rounds: Vec<Round> = Vec::new();
             (0..24).any(|place| {
                 let mut round = noise.round(0.003, 0.01);
-                if (place + seed) % 5 == 0 {
+                if (place + seed).is_multiple_of(5) {
                     round.plan[(seed % 2) as usize] *= 1.0 + outlier;
                 }
                 rounds.push(round);

@@ -18,6 +18,7 @@ use crate::error::TuneError;
 use crate::report::Origin;
 use crate::subject::unexpected;
 use crate::terms::System;
+use crate::window::Window;
 
 /// By what share a step of an experiment may be longer, unless a plan may be slower.
 const LONGEST: f64 = 0.1;
@@ -41,24 +42,42 @@ impl<B: Bench> Tuning<'_, '_, B> {
         is_ours && !terms.ask_for_sweep() && !self.spans_nodes
     }
 
-    /// The profile as far as a few trials show it, after one at default clocks. None if one is stored, or
-    /// the job has to be swept: its GPUs differ or do not hold their highest clock, or a figure is missing.
-    pub(crate) async fn learned(
+    /// What is known of the job's instructions after a trial at default clocks, and the clocks of its GPUs.
+    /// None if a profile is stored, or the job has to be swept: its GPUs differ or do not hold their highest
+    /// clock, or a figure is missing.
+    async fn unlearned(
         &mut self,
         baseline: &RecordedTrial,
-    ) -> Result<Option<Sourced>, TuneError> {
-        let microbatches = self.microbatches(baseline);
-        let Some(count) = microbatches else { return Ok(None) };
+    ) -> Result<Option<(Curves, Vec<Mhz>)>, TuneError> {
+        let Some(microbatches) = self.microbatches(baseline) else { return Ok(None) };
         let mut models = baseline.trial.ranks.iter().map(|rank| &rank.gpu_model);
         let Some(model) = models.next().cloned() else { return Ok(None) };
-        if models.any(|other| *other != model) || self.is_stored(baseline, count).await? {
+        if models.any(|other| *other != model) || self.is_stored(baseline, microbatches).await? {
             return Ok(None);
         }
         let Some(clocks) = self.subject.clocks_of(baseline, &model).await else { return Ok(None) };
         let highest = clocks.iter().max().copied();
-        let Some(mut curves) = highest.and_then(|highest| Curves::new(baseline, highest)) else {
-            return Ok(None);
-        };
+        let curves = highest.and_then(|highest| Curves::new(baseline, highest));
+        Ok(curves.map(|curves| (curves, clocks)))
+    }
+
+    /// The steps of a trial: enough to know energies well.
+    fn enough(&self, curves: &Curves, default: &Window) -> TrialLength {
+        let wanting = default.steps() as f64 * (curves.worst_error() / GOOD_ERROR).powi(2);
+        let most = STEPS.1.max(LONG_ENOUGH_S / default.time_s());
+        let enough = wanting.ceil().clamp(STEPS.0, most) as u32;
+        let turn = self.order.terms.turn(default.time_s());
+        TrialLength { steps: turn.steps.max(enough), ..turn }
+    }
+
+    /// The profile as far as a few trials show it, after one at default clocks. None if the job is not one
+    /// to learn about.
+    pub(crate) async fn learned(
+        &mut self,
+        baseline: &RecordedTrial,
+    ) -> Result<Option<Sourced>, TuneError> {
+        let Some((mut curves, clocks)) = self.unlearned(baseline).await? else { return Ok(None) };
+        let highest = clocks.iter().max().copied();
         self.subject.begin(Phase::Profile, "learning what lower clocks do".to_owned());
         let first = Profile::from_csv(curves.csv(&clocks, TRIED, true).as_bytes())?;
         let own = match self.order.terms.has_open_order(self.order.order.as_deref()) {
@@ -69,11 +88,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
         let allowed = self.order.terms.max_slowdown;
         let ends =
             [0.0, LONGEST.max(allowed), if allowed < LONGEST { allowed } else { 0.5 * allowed }];
-        let wanting = default.steps() as f64 * (curves.worst_error() / GOOD_ERROR).powi(2);
-        let most = STEPS.1.max(LONG_ENOUGH_S / default.time_s());
-        let enough = wanting.ceil().clamp(STEPS.0, most) as u32;
-        let length = self.order.terms.turn(default.time_s());
-        let length = TrialLength { steps: length.steps.max(enough), ..length };
+        let length = self.enough(&curves, &default);
         let mut steps = 0;
         for (number, longer) in (1..).zip(ends) {
             let csv = curves.csv(&clocks, TRIED, true);

@@ -30,7 +30,7 @@ fn conditions() -> Vec<Row> {
         ("data loading in bursts", job, Disturbance { loading: (20, 3, 0.04), ..quiet }),
         ("+20 % from step 40 on", job, Disturbance { jump: (40, 0.2), ..quiet }),
         ("counters each 500 ms", job, Disturbance { refresh_s: 0.5, kind_error: 0.05, ..quiet }),
-        ("changes hold up, 2 ms", (4, 8, 0.2), Disturbance { change_s: 0.0003, ..quiet }),
+        ("changes hold up, 0.3 ms", (4, 8, 0.2), Disturbance { change_s: 0.0003, ..quiet }),
     ]
 }
 

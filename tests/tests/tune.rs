@@ -128,7 +128,20 @@ fn a_tuned_job_saves_what_is_possible() {
 }
 
 #[test]
-fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
+fn a_tune_without_a_profile_learns_while_the_job_runs_and_sweeps_nothing() {
+    let bench = Bench::start();
+    let tune = ["tune", JOB, "--max-slowdown", "50%", "--json"];
+    let ran = bench.node.pfoctl(&Identity::own(), &tune);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stderr.contains("a sweep"), "{ran:?}");
+    let report = ran.json();
+    assert_eq!(report["profile_origin"], "learned", "{report}");
+    assert!(number(&kept_plan(&report)["saving"]["low"]) > 0.0, "{report}");
+    bench.training.stop();
+}
+
+#[test]
+fn a_job_whose_profile_nobody_has_is_swept_first_if_a_sweep_is_asked_for_and_the_next_time_not() {
     const TRANSFER_MS: f64 = 8.0;
     let bench = Bench::with_transfers(MachineSetup::default(), TIME_SCALE, TRANSFER_MS);
     const SWEEPS: &str = "a sweep measures the profile of job job first";

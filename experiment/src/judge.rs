@@ -224,7 +224,9 @@ impl Verification {
         if let Some(certain) = all.into_iter().find(is_certain) {
             return Some(certain).filter(|&one| one != Verdict::Kept || rounds >= self.least());
         }
-        let is_hopeless = rounds >= self.rounds && !self.open(most).is_empty();
+        // A saving has to be certain, and is worth the most rounds.
+        let saves = compared.saving.low > 0.0;
+        let is_hopeless = saves && rounds >= self.rounds && !self.open(most).is_empty();
         if rounds < most && !is_hopeless {
             return None;
         }

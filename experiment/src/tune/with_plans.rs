@@ -34,14 +34,18 @@ const WORTH_TRYING: f64 = 0.003;
 /// A plan that saves less than it promised by more than this share breaks its promise.
 const KEPT_WITHIN: f64 = 0.003;
 
-/// Plans that are tried at most.
+/// Plans that are tried at most, and those of one frontier while none of them is fast enough: what then makes
+/// them slow is not in its predictions.
 const MOST_TRIED: usize = 10;
+const MOST_TOO_SLOW: usize = 4;
 
 /// A frontier, and how much of it was tried.
 struct Rung {
     per: ClockPer,
     candidates: Candidates,
     tried: Vec<(Plan, Compared)>,
+    /// Whether one of them was not too slow.
+    was_fast: bool,
 }
 
 impl<B: Bench> Tuning<'_, '_, B> {
@@ -271,7 +275,7 @@ async fn planned<B: Bench>(
         let all_max =
             Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power.flat())?;
         let candidates = Candidates::new(frontier, all_max, goal);
-        rungs.push(Rung { per, candidates, tried: Vec::new() });
+        rungs.push(Rung { per, candidates, tried: Vec::new(), was_fast: false });
     }
     Ok(rungs)
 }
@@ -348,6 +352,8 @@ impl Rung {
         }
         self.candidates.observe(plan, &compared);
         self.tried.push((plan.clone(), compared));
+        self.was_fast |= verdict != Verdict::TooSlow;
+        self.give_up_if_slow();
         Ok(())
     }
 
@@ -370,7 +376,14 @@ impl Rung {
             candidates.observe(&plan, compared);
         }
         self.candidates = candidates;
+        self.give_up_if_slow();
         Ok(())
+    }
+
+    fn give_up_if_slow(&mut self) {
+        if !self.was_fast && self.tried.len() >= MOST_TOO_SLOW {
+            self.candidates.exhaust();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::judge::{Compared, Verdict};
 use crate::window::Window;
 
 /// How intervals are made, in a sentence.
-const METHOD: &str = "Intervals: a 95 % confidence sequence over rounds, valid at whichever round it stops \
+const METHOD: &str = "Intervals: 95 %, confidence sequences over rounds, valid at whichever round they stop \
                       (Wang and Ramdas 2025).";
 
 /// Everything that was measured and decided. Its JSON is what `pfoctl tune --json` prints.

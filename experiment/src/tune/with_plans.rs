@@ -58,6 +58,10 @@ impl<B: Bench> Tuning<'_, '_, B> {
             Some((baseline, _)) => self.learned(baseline).await?,
             None => None,
         };
+        if before.is_some() {
+            // A sweep and a calibration hold the job themselves.
+            self.subject.let_go().await?;
+        }
         let Sourced { csv, name, origin } = match learned {
             Some(learned) => learned,
             None => self.subject.profile(self.order).await?,

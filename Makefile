@@ -272,6 +272,7 @@ bench: programs wheel ## Measure latencies, memory, accuracy and planning, besid
 	@tests/bench/build-before
 	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
+	cargo bench --quiet -p pfo-experiment --bench tuning
 
 # What was packaged is measured; only the program that measures is built beside it.
 bench-short: deb ## Run every part of the measurements of the packaged programs once, briefly

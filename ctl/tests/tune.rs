@@ -22,7 +22,7 @@ fn status(changed: u64, state: TuneState) -> TuneStatus {
         uid: Uid(1000),
         changed,
         state,
-        now: "proving pfo 1, turn 3 of 8".to_owned(),
+        now: "proving pfo 1, round 2 of about 4".to_owned(),
         done: 0.25,
         remaining_s: Some(95.0),
         saving: Some(0.131),
@@ -195,7 +195,8 @@ fn a_tune_is_begun_without_waiting_watched_again_and_stopped() {
     let daemon = agent_that_ends(TuneEnd::Kept);
     let ran = daemon.run(&["tune", "j", "--detach"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    for words in ["proving pfo 1, turn 3 of 8, 25 %, 1 min 35 s left", "--attach", "--stop"] {
+    for words in ["proving pfo 1, round 2 of about 4, 25 %, 1 min 35 s left", "--attach", "--stop"]
+    {
         assert!(ran.stdout.contains(words), "no {words:?} in {ran:?}");
     }
     assert!(matches!(daemon.agent_request(), AgentRequest::TuneStart(_)));

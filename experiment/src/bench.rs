@@ -64,7 +64,7 @@ pub enum BenchError {
 pub struct Progress {
     /// What it does.
     pub phase: Phase,
-    /// The same in words, such as `proving pfo 1, turn 3 of 8`.
+    /// The same in words, such as `proving pfo 1, round 2 of about 4`.
     pub now: String,
     /// How much of the phase is done, from 0 to 1.
     pub done: f64,

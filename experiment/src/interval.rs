@@ -58,13 +58,6 @@ impl Interval {
     /// By what share of the first the second of each pair is larger: the ratios' geometric mean
     /// less one.
     #[must_use]
-    pub fn of_change(pairs: &[(f64, f64)]) -> Option<Self> {
-        let pair = |&(before, after)| Pair { before, after, weight: 1.0 };
-        Self::of_weighted_change(&pairs.iter().map(pair).collect::<Vec<_>>())
-    }
-
-    /// The same of pairs that do not count alike.
-    #[must_use]
     pub fn of_weighted_change(pairs: &[Pair]) -> Option<Self> {
         let logarithm = |pair: &Pair| ((pair.after / pair.before).ln(), pair.weight);
         let Self { estimate, low, high } =
@@ -86,6 +79,11 @@ mod tests {
 
     use super::*;
 
+    fn change(pairs: &[(f64, f64)]) -> Option<Interval> {
+        let pair = |&(before, after)| Pair { before, after, weight: 1.0 };
+        Interval::of_weighted_change(&pairs.iter().map(pair).collect::<Vec<_>>())
+    }
+
     #[test]
     fn an_interval_is_students() {
         // A mean of 3 and a deviation of 1.5811 of five values; t is 2.7764 at four degrees of
@@ -99,7 +97,7 @@ mod tests {
     #[test]
     fn one_value_says_nothing_about_how_surely_it_holds() {
         assert_eq!(Interval::of_mean(&[(1.0, 1.0)]), None);
-        assert_eq!(Interval::of_change(&[(1.0, 2.0)]), None);
+        assert_eq!(change(&[(1.0, 2.0)]), None);
     }
 
     #[test]
@@ -119,7 +117,7 @@ mod tests {
         let holds = (0..TRIED).filter(|_| {
             let pairs: Vec<_> =
                 (0..4).map(|_| (1.0 + 0.01 * normal(), 1.1 * (1.0 + 0.01 * normal()))).collect();
-            let change = Interval::of_change(&pairs).unwrap();
+            let change = change(&pairs).unwrap();
             (change.low..=change.high).contains(&0.1)
         });
         let share = holds.count() as f64 / TRIED as f64;
@@ -134,7 +132,7 @@ mod tests {
             let still: Vec<_> = pairs.iter().map(|&(a, b, _)| (a, b)).collect();
             let drifted: Vec<_> = pairs.iter().map(|&(a, b, drift)| (a * drift, b * drift)).collect();
             let (still, drifted) =
-                (Interval::of_change(&still).unwrap(), Interval::of_change(&drifted).unwrap());
+                (change(&still).unwrap(), change(&drifted).unwrap());
             prop_assert!((still.low - drifted.low).abs() < 1e-9);
             prop_assert!((still.high - drifted.high).abs() < 1e-9);
             prop_assert!(still.low <= still.estimate && still.estimate <= still.high);

@@ -16,6 +16,7 @@ mod known_power;
 pub mod order;
 mod quantity;
 mod report;
+mod sequence;
 mod subject;
 mod terms;
 mod trouble;

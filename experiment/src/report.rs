@@ -9,8 +9,8 @@ use crate::judge::{Compared, Verdict};
 use crate::window::Window;
 
 /// How intervals are made, in a sentence.
-const METHOD: &str =
-    "Intervals: 95 %, Student's t of the logarithms of the ratios of neighbouring turns.";
+const METHOD: &str = "Intervals: 95 %, confidence sequences over rounds, valid at whichever round they stop \
+                      (Wang and Ramdas 2025).";
 
 /// Everything that was measured and decided. Its JSON is what `pfoctl tune --json` prints.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -88,6 +88,12 @@ pub enum Origin {
         /// How many clocks an interrupted sweep had measured before.
         #[serde(rename = "profile_clocks_reused")]
         resumed_after: u32,
+    },
+    /// A few trials of the job, between whose clocks times and energies are fitted.
+    Learned {
+        /// How many steps they took.
+        #[serde(rename = "profile_steps")]
+        steps: u32,
     },
 }
 

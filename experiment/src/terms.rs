@@ -21,6 +21,9 @@ const MOST_UNITS: u64 = 100_000;
 /// where between two of them it began.
 const SHORTEST_S: f64 = 2.0;
 
+/// Steps whose instructions and waits are looked at before anything is planned.
+const BASELINE_STEPS: u32 = 4;
+
 /// Longer than any clock of a GPU for a data centre takes to be in force, in seconds.
 const SETTLING_S: f64 = 0.1;
 
@@ -95,7 +98,8 @@ pub struct Terms {
     pub knob: Knob,
     /// The distance between power limits that Zeus tries, in watts.
     pub power_step_w: u32,
-    /// Rounds of a turn at default clocks and one of the plan.
+    /// Rounds of a comparison before what is most likely decides, if the intervals do not. At least half as
+    /// many are run before a plan is kept, and at most three times as many. A round is two turns at default clocks and two of the plan.
     pub rounds: u32,
     /// Steps to measure in each turn.
     pub steps: u32,
@@ -194,7 +198,7 @@ impl Default for Terms {
             knob: Knob::default(),
             power_step_w: 25,
             rounds: 4,
-            steps: 5,
+            steps: 2,
             search_steps: 2,
             settling_steps: 1,
             zeus_eta: Zeus::default().eta,
@@ -293,6 +297,15 @@ impl Terms {
         }
     }
 
+    /// Whether they say something of a sweep, which is then made if no profile is stored.
+    pub(crate) fn ask_for_sweep(&self) -> bool {
+        let asked = |terms: &Self| {
+            let Self { remeasure, sweep_steps, sweep_stride, sweep_max_slowdown, .. } = terms;
+            (*remeasure, *sweep_steps, *sweep_stride, *sweep_max_slowdown)
+        };
+        asked(self) != asked(&Self::default())
+    }
+
     /// The pipeline of this order or schedule.
     pub(crate) fn pipeline(
         &self,
@@ -362,6 +375,12 @@ impl Terms {
 
     pub(crate) fn search_length(&self) -> TrialLength {
         TrialLength { settling_steps: self.settling_steps, steps: self.search_steps }
+    }
+
+    /// A trial that shows what a step runs, of steps that take this many seconds each.
+    pub(crate) fn baseline(&self, step_s: f64) -> TrialLength {
+        let turn = self.turn(step_s);
+        TrialLength { steps: turn.steps.max(BASELINE_STEPS), ..turn }
     }
 
     /// A turn of steps that take this many seconds each: as many steps as were asked for, and enough of
@@ -486,6 +505,6 @@ mod tests {
     fn a_turn_of_short_steps_has_enough_of_them() {
         let turn = Terms::default().turn(0.05);
         assert_eq!(turn, TrialLength { settling_steps: 2, steps: 40 });
-        assert_eq!(Terms::default().turn(3.0), TrialLength { settling_steps: 1, steps: 5 });
+        assert_eq!(Terms::default().turn(3.0), TrialLength { settling_steps: 1, steps: 2 });
     }
 }

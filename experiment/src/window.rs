@@ -22,11 +22,24 @@ impl Window {
     /// # Errors
     /// If the energy of a step is not known.
     pub fn of(trial: &TrialResult) -> Result<Self, NoEnergy> {
-        let energies: Option<Vec<f64>> = trial.steps.iter().map(|step| step.energy_j).collect();
+        let known = |energy_j: &f64| energy_j.is_finite() && *energy_j > 0.0;
+        let energies: Option<Vec<f64>> =
+            trial.steps.iter().map(|step| step.energy_j.filter(known)).collect();
         Ok(Self {
             times_s: trial.steps.iter().map(|step| step.time_s).collect(),
             energies_j: energies.ok_or(NoEnergy)?,
         })
+    }
+
+    /// Its steps in this many equal parts.
+    pub(crate) fn parts(&self, parts: usize) -> impl Iterator<Item = Self> {
+        let of_each = (self.steps() / parts.max(1)).max(1);
+        let both = self.times_s.chunks_exact(of_each).zip(self.energies_j.chunks_exact(of_each));
+        let part = |(times_s, energies_j): (&[f64], &[f64])| Self {
+            times_s: times_s.to_vec(),
+            energies_j: energies_j.to_vec(),
+        };
+        both.map(part).take(parts)
     }
 
     /// How many there are.

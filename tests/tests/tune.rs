@@ -136,7 +136,19 @@ fn a_tuned_job_saves_what_is_possible() {
 const SWEEPS: &str = "a sweep measures the profile of job job first";
 
 #[test]
-fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
+fn a_tune_without_a_profile_learns_while_the_job_runs_and_sweeps_nothing() {
+    let bench = Bench::start();
+    let tune = ["tune", JOB, "--max-slowdown", "50%", "--json"];
+    let ran = bench.node.pfoctl(&Identity::own(), &tune);
+    assert!(!ran.stderr.contains("a sweep"), "{ran:?}");
+    let report = ran.tune_report();
+    assert_eq!(report["profile_origin"], "learned", "{report}");
+    kept_plan(&report);
+    bench.training.stop();
+}
+
+#[test]
+fn a_job_whose_profile_nobody_has_is_swept_first_if_a_sweep_is_asked_for_and_the_next_time_not() {
     let bench = Bench::start();
     let ran = bench.tune_alone(&[]);
     assert!(ran.stderr.contains(SWEEPS), "{ran:?}");

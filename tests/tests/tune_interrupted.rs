@@ -274,7 +274,7 @@ fn a_job_is_tuned_once_at_a_time_and_its_tune_is_shown_until_it_is_stopped() {
         assert!(second.stderr.contains(words), "no {words:?} in {second:?}");
     }
     let status = tuned.node.pfoctl(&Identity::own(), &["status"]).printed();
-    assert!(status.contains("proving pfo 1, turn") && status.contains(" left"), "{status}");
+    assert!(status.contains("proving pfo 1, round") && status.contains(" left"), "{status}");
     tuned.stop();
     let ran = Ran::from(tuning.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(130), "{ran:?}");

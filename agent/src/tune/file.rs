@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::JobKey;
 use crate::tune::answers::{self, Answers};
 
-const FORMAT: &str = "pfo-tune/1";
+const FORMAT: &str = "pfo-tune/2";
 
 /// The agent writes no longer file.
 const LONGEST: u64 = 32 << 20;

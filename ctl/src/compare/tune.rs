@@ -88,18 +88,19 @@ struct MeasuringArguments {
     )]
     p2p_power: Option<PerStage<Watts>>,
 
-    /// Number of A/B rounds (plan, then default clocks)
+    /// Number of rounds (default clocks, the plan twice, default clocks) before an uncertain verdict
     ///
-    /// An odd number is rounded up. While the interval of the slowdown contains the limit or that
-    /// of the saving contains 0, up to three times as many rounds are run. After that, the plan is
-    /// kept if its slowdown is most likely within the limit and its saving is certain, with exit code
-    /// 6, and rejected otherwise.
+    /// The comparison stops at the round that makes a verdict certain, but keeps no plan before half of these
+    /// rounds. While the interval of the slowdown
+    /// contains the limit or that of the saving contains 0, up to three times as many rounds are run, if they
+    /// are expected to make it certain. Otherwise the plan is kept if its slowdown is most likely within the
+    /// limit and its saving is certain, with exit code 6, and rejected if not.
     #[arg(long, value_name = "N", default_value = "4", value_parser = number::whole(2..=1000))]
     rounds: u32,
 
     /// Steps to measure in each turn; more of them if they take less than 2 s together, because
     /// energy counters are refreshed seldom
-    #[arg(long, value_name = "N", default_value = "5", value_parser = number::positive)]
+    #[arg(long, value_name = "N", default_value = "2", value_parser = number::positive)]
     steps: u32,
 
     /// Steps to run before each measurement; at least four where the plan changes clocks, which pfod asks

@@ -29,8 +29,10 @@ use crate::profile::ProfileArguments;
 
 /// Find the plan that saves most energy on a running job, and prove it on the job
 ///
-/// pfo-agent does this: the plan and default clocks take turns on the job. A plan that makes the job slower
-/// than allowed is replaced by a faster one. Where a plan saves less than predicted, because changes of
+/// pfo-agent does this: the plan and default clocks take turns on the job, until it is certain whether the
+/// plan saves energy and keeps the limit. If more turns are not expected to make that certain, a plan is kept
+/// whose slowdown is most likely within the limit and whose saving is certain, with exit code 6. A plan that
+/// makes the job slower than allowed is replaced by a faster one. Where a plan saves less than predicted, because changes of
 /// clocks cost more than is known, plans that change clocks less often are tried, too, and the one that
 /// saves most is kept. If no plan saves energy, the job stays at default clocks. Every stage must have a
 /// rank on this node, or the job be one of a fleet, all of whose nodes are measured; every GPU must have an
@@ -39,6 +41,10 @@ use crate::profile::ProfileArguments;
 /// The tune continues without this command, and over restarts of pfo-agent and pfod. Ctrl-C asks whether
 /// to stop it; without a terminal, SIGINT and SIGTERM stop it. A lost terminal leaves it running: --attach
 /// watches it again. `pfoctl status` shows how far it is.
+///
+/// If no profile of the job is stored, the tune learns in a few steps what lower clocks do; none of them is
+/// more than a tenth longer, unless --max-slowdown allows more. A `sweep_…` term has the job swept instead,
+/// which takes longer and stores the profile; so has a job on several nodes, or on GPUs that differ.
 ///
 /// The plan is for the order in which the job runs its instructions, which pfo-agent reads from one of
 /// its steps, unless --order or a schedule is given. Where power limits keep the GPUs below the clocks that
@@ -56,7 +62,7 @@ pub(crate) struct Tune {
 
     /// Steps to measure in each turn; more of them if they take less than 2 s together, because
     /// energy counters are refreshed seldom
-    #[arg(long, value_name = "N", default_value = "5", value_parser = number::positive)]
+    #[arg(long, value_name = "N", default_value = "2", value_parser = number::positive)]
     steps: u32,
 
     /// Leave no guard: nothing compares the plan with default clocks later on
@@ -69,7 +75,8 @@ pub(crate) struct Tune {
 
     /// Set another term, such as rounds=8 or microbatches=12; may be given several times
     ///
-    /// The terms and their defaults: `rounds=4` and `settling_steps=1` of each comparison;
+    /// The terms and their defaults: `rounds=4` and `settling_steps=1` of each comparison, in
+    /// which a round is two turns at default clocks and two of the plan;
     /// `sweep_steps=10`, `sweep_stride=30` (MHz) and `sweep_max_slowdown` (a share) of a sweep;
     /// `combine` and `noise`, as `plan optimize` takes them; `microbatches`, `schedule`, `chunks`,
     /// `memory_limits` and `fixed` of the pipeline; `transfer_s`, `switch_latency_s`, `set_call_s`,

@@ -93,6 +93,13 @@ impl ResultArguments {
 fn doubt(tried: &Tried) -> Option<String> {
     let doubt = match tried.verdict {
         _ if tried.certain => return None,
+        _ if tried.compared.disturbed => {
+            return Some(format!(
+                "Plan {} was faster than default clocks, which no lower clock is: something else \
+                 favoured its turns. Its intervals are wider by that, and nothing is certain.\n",
+                harmless(&tried.plan)
+            ));
+        }
         Verdict::Kept | Verdict::SavesLess => "is most likely within the allowed slowdown",
         Verdict::TooSlow => "is most likely too slow",
         Verdict::SavesNothing => "most likely saves nothing",
@@ -115,7 +122,7 @@ fn render(report: &Report, look: Look) -> String {
         .right("Rounds")
         .left("");
     for tried in &report.tried {
-        let Compared { rounds, saving, slowdown } = tried.compared;
+        let Compared { rounds, saving, slowdown, .. } = tried.compared;
         let (verdict, tone) = match tried.verdict {
             Verdict::Kept => ("kept", Tone::Good),
             Verdict::SavesLess => ("saves less", Tone::Plain),
@@ -211,6 +218,7 @@ fn planned_in_words(with: &PlannedWith) -> String {
     let origin = match with.profile_origin {
         Origin::File => "as given".to_owned(),
         Origin::Stored => "reused".to_owned(),
+        Origin::Learned { .. } => "between whose clocks times and energies are fitted".to_owned(),
         Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
         Origin::Measured { resumed_after: clocks } => {
             format!("measured and stored, with {clocks} clocks of an interrupted sweep")
@@ -310,7 +318,12 @@ mod tests {
             predicted_energy_j: Some(900.0),
             verdict,
             certain,
-            compared: Compared { rounds: 4, saving: interval(0.162, 0.004), slowdown },
+            compared: Compared {
+                rounds: 4,
+                saving: interval(0.162, 0.004),
+                slowdown,
+                disturbed: false,
+            },
         }
     }
 
@@ -348,6 +361,7 @@ mod tests {
                 rounds: 4,
                 saving: interval(0.012, 0.002),
                 slowdown: interval(0.0001, 0.0002),
+                disturbed: false,
             },
         });
         let mut report = report(Vec::new());
@@ -363,6 +377,14 @@ mod tests {
         report.useful_clocks = Some(clocks);
         let text = render(&report, Look::default());
         assert!(text.contains("held back at 1260 MHz where 1380 MHz"), "{text}");
+    }
+
+    #[test]
+    fn a_plan_that_was_faster_than_default_clocks_was_favoured_by_something_else() {
+        let mut tried = tried("p", Verdict::Kept, false, interval(-0.02, 0.02));
+        tried.compared.disturbed = true;
+        let text = render(&report(vec![tried]), Look::default());
+        assert!(text.contains("Plan p was faster than default clocks, which no lower"), "{text}");
     }
 
     #[test]

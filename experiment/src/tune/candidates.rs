@@ -8,20 +8,25 @@ use pfo_planner::{Deadline, Due, Frontier, Plan, PlanError, Point};
 use crate::cost::Cost;
 use crate::judge::Compared;
 
-/// The slowdown that a plan should take by its prediction, if at most this much is allowed: of one
-/// that takes all of it, every other measurement would say that it is too slow.
-pub(crate) fn aim(max_slowdown: f64) -> f64 {
+/// The slowdown that a plan should take by its prediction, if at most this much is allowed: inside the
+/// limit by what a comparison can tell apart, and by what a prediction may be off by.
+pub(crate) fn aim(max_slowdown: f64, apart: f64) -> f64 {
     const SHARE: f64 = 0.25;
     const MOST: f64 = 0.005;
-    max_slowdown - (SHARE * max_slowdown).min(MOST)
+    inside(max_slowdown, (SHARE * max_slowdown).min(MOST).max(apart))
 }
 
-/// The slowdown that a plan may take once another one has shown what the job takes: all of what is
-/// allowed, but for what a measurement may be off by.
-fn nearest(max_slowdown: f64) -> f64 {
+/// The slowdown that a plan may take once another one has shown what the job takes: inside the limit by what
+/// a comparison can tell apart.
+fn nearest(max_slowdown: f64, apart: f64) -> f64 {
     const SHARE: f64 = 0.05;
     const MOST: f64 = 0.001;
-    max_slowdown - (SHARE * max_slowdown).min(MOST)
+    inside(max_slowdown, (SHARE * max_slowdown).min(MOST).max(apart))
+}
+
+/// However much turns scatter, half of the allowed slowdown is used: the verdict may then be only likely.
+fn inside(max_slowdown: f64, margin: f64) -> f64 {
+    max_slowdown - margin.min(0.5 * max_slowdown)
 }
 
 /// Plans whose times differ by a smaller share of a step are not told apart by measuring them.
@@ -39,6 +44,8 @@ pub(crate) struct Goal {
     pub(crate) max_slowdown: f64,
     /// The changes of clocks that a GPU may make in a second.
     pub(crate) changes_per_second: f64,
+    /// Slowdowns that differ by less are not told apart in the requested rounds.
+    pub(crate) apart: f64,
 }
 
 /// A plan to be tried.
@@ -116,8 +123,8 @@ impl Candidates {
         }
         let [fastest_s, cheapest_s] =
             [Deadline::Fastest, Deadline::MinEnergy].map(|end| self.frontier.seconds(end));
-        let Goal { default_s, max_slowdown, .. } = self.goal;
-        let (slowdown, nearest) = (aim(max_slowdown), nearest(max_slowdown));
+        let Goal { default_s, max_slowdown, apart, .. } = self.goal;
+        let (slowdown, nearest) = (aim(max_slowdown, apart), nearest(max_slowdown, apart));
         let step_s = (cheapest_s - fastest_s) / self.frontier.points().len() as f64;
         let finest_s = step_s.min(FINEST * default_s);
         let (limit_s, measured) = match (self.fast, self.slow) {
@@ -200,7 +207,7 @@ impl Candidates {
             self.share_kept = (saving / promised).clamp(0.0, 1.0);
             self.beyond = (saving - promised).max(0.0);
         }
-        if slowdown > nearest(self.goal.max_slowdown) {
+        if slowdown > nearest(self.goal.max_slowdown, self.goal.apart) {
             self.slow = Some(tried);
             return;
         }
@@ -267,7 +274,7 @@ mod tests {
     }
 
     fn candidates(default_s: f64, max_slowdown: f64) -> Candidates {
-        let goal = Goal { default_s, max_slowdown, changes_per_second: f64::INFINITY };
+        let goal = Goal { default_s, max_slowdown, changes_per_second: f64::INFINITY, apart: 0.0 };
         Candidates::new(FRONTIER.clone(), all_max(), goal)
     }
 
@@ -277,14 +284,19 @@ mod tests {
 
     fn compared(saving: f64, slowdown: f64) -> Compared {
         let exactly = |share| Interval { estimate: share, low: share, high: share };
-        Compared { rounds: 4, saving: exactly(saving), slowdown: exactly(slowdown) }
+        Compared {
+            rounds: 4,
+            saving: exactly(saving),
+            slowdown: exactly(slowdown),
+            disturbed: false,
+        }
     }
 
     #[test]
     fn the_first_saves_most_of_those_within_the_slowdown() {
         let all_max_s = all_max().iteration_time_s;
         let first = candidates(all_max_s, 0.02).next().unwrap().unwrap();
-        let aim_s = (1.0 + aim(0.02)) * all_max_s;
+        let aim_s = (1.0 + aim(0.02, 0.0)) * all_max_s;
         let within = FRONTIER.points().filter(|point| point.iteration_time_s <= aim_s);
         let predicted = first.plan.predicted.unwrap();
         assert!(predicted.iteration_time_s <= aim_s * (1.0 + 1e-12));
@@ -369,7 +381,7 @@ mod tests {
         let default_s = all_max().iteration_time_s;
         let next = |changes_in_a_step: f64| {
             let changes_per_second = changes_in_a_step / default_s;
-            let goal = Goal { default_s, max_slowdown: 0.05, changes_per_second };
+            let goal = Goal { default_s, max_slowdown: 0.05, changes_per_second, apart: 0.0 };
             let candidate = Candidates::new(FRONTIER.clone(), all_max(), goal).next().unwrap();
             candidate.map(|candidate| (candidate.plan.most_clock_changes(), candidate.expected))
         };

@@ -2,8 +2,10 @@
 
 mod candidates;
 pub(crate) mod changes;
+mod curves;
 mod held_up;
 mod instruction_times;
+mod learning;
 mod limit_search;
 mod microbatches;
 mod own_order;
@@ -125,7 +127,7 @@ impl<'b, B: Bench> Tuning<'_, 'b, B> {
     /// Zeus, which chooses among what is within the allowed slowdown of a step at default clocks.
     fn zeus(&self, default_s: f64) -> Zeus {
         let terms = &self.order.terms;
-        let slowest_s = (1.0 + candidates::aim(terms.max_slowdown)) * default_s;
+        let slowest_s = (1.0 + candidates::aim(terms.max_slowdown, 0.0)) * default_s;
         Zeus { slowest_s: Some(slowest_s), ..terms.zeus() }
     }
 
@@ -144,10 +146,10 @@ impl<'b, B: Bench> Tuning<'_, 'b, B> {
         &mut self,
     ) -> Result<(RecordedTrial, Vec<SamplePage>), TuneError> {
         self.begin_baseline();
-        let (run, turn) = (TrialRun::DefaultClocks, self.turn(f64::INFINITY));
+        let (run, turn) = (TrialRun::DefaultClocks, self.length(f64::INFINITY));
         let trial = self.subject.trial_with_samples(&run, turn).await?;
         match self.longer(&trial.0.trial) {
-            Some(step_s) => self.subject.trial_with_samples(&run, self.turn(step_s)).await,
+            Some(step_s) => self.subject.trial_with_samples(&run, self.length(step_s)).await,
             None => Ok(trial),
         }
     }
@@ -158,11 +160,11 @@ impl<'b, B: Bench> Tuning<'_, 'b, B> {
     }
 
     async fn default_clocks(&mut self, step_s: f64) -> Result<RecordedTrial, TuneError> {
-        self.subject.trial(&TrialRun::DefaultClocks, self.turn(step_s)).await
+        self.subject.trial(&TrialRun::DefaultClocks, self.length(step_s)).await
     }
 
-    fn turn(&self, step_s: f64) -> TrialLength {
-        self.order.terms.turn(step_s)
+    fn length(&self, step_s: f64) -> TrialLength {
+        self.order.terms.baseline(step_s)
     }
 
     /// What a step takes, if that is so little that more of them have to be measured.
@@ -170,6 +172,6 @@ impl<'b, B: Bench> Tuning<'_, 'b, B> {
         // Of steps that are over before the counter moves, only the time is known.
         let took_s: f64 = trial.steps.iter().map(|step| step.time_s).sum();
         let step_s = took_s / trial.steps.len() as f64;
-        (self.turn(step_s).steps > self.order.terms.steps).then_some(step_s)
+        (self.length(step_s).steps > self.length(f64::INFINITY).steps).then_some(step_s)
     }
 }

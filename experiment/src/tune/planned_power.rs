@@ -95,7 +95,11 @@ impl<B: Bench> Subject<'_, B> {
 
     /// The clocks of a GPU model, if this node has one: ranks may be on other nodes, of whose GPUs it
     /// knows nothing.
-    async fn clocks_of(&mut self, baseline: &RecordedTrial, model: &str) -> Option<Vec<Mhz>> {
+    pub(crate) async fn clocks_of(
+        &mut self,
+        baseline: &RecordedTrial,
+        model: &str,
+    ) -> Option<Vec<Mhz>> {
         for rank in baseline.trial.ranks.iter().filter(|rank| rank.gpu_model == model) {
             let gpu = GpuName::Uuid(rank.gpu_uuid.clone());
             if let Some(Response::SmClocks(clocks)) = self.pfod_once(Request::SmClocks(gpu)).await {

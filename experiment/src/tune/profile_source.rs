@@ -76,6 +76,11 @@ impl<B: Bench> Subject<'_, B> {
         }
     }
 
+    /// Whether a sweep of the job is not over.
+    pub(crate) async fn has_unfinished_sweep(&mut self) -> Result<bool, TuneError> {
+        Ok(!self.unfinished_sweeps().await?.is_empty())
+    }
+
     /// The sweeps of jobs of this name that are not over.
     async fn unfinished_sweeps(&mut self) -> Result<Vec<SweepStatus>, TuneError> {
         let mut sweeps = match self.agent(AgentRequest::Sweeps).await? {

@@ -6,7 +6,7 @@ use pfo_protocol::{TrialLength, TrialRun};
 use crate::bench::{Bench, Phase};
 use crate::contender::Contender;
 use crate::error::TuneError;
-use crate::judge::{Compared, Side, Verdict, Verification};
+use crate::judge::{Compared, Side, Turn, Verdict, Verification};
 use crate::report::{Kept, Report, Tried};
 use crate::subject::Subject;
 
@@ -15,7 +15,7 @@ use crate::subject::Subject;
 pub(crate) struct Proof {
     /// By what share a step may take longer than at default clocks.
     pub(crate) max_slowdown: f64,
-    /// Rounds of a turn at default clocks and one of the contender.
+    /// Rounds before what is most likely may decide.
     pub(crate) rounds: u32,
     pub(crate) turn: TrialLength,
 }
@@ -28,6 +28,8 @@ pub(crate) struct TunedJob<'s, 'b, B> {
     pub(crate) frontier: Option<Vec<u8>>,
     proof: Proof,
     best: Option<Best>,
+    /// The turn at default clocks that has just ended.
+    last: Option<Turn>,
 }
 
 /// What saves most of all that was worth keeping.
@@ -40,7 +42,7 @@ struct Best {
 
 impl<'s, 'b, B: Bench> TunedJob<'s, 'b, B> {
     pub(crate) fn new(subject: &'s mut Subject<'b, B>, report: Report, proof: Proof) -> Self {
-        Self { subject, report, frontier: None, proof, best: None }
+        Self { subject, report, frontier: None, proof, best: None, last: None }
     }
 
     /// What a step takes at default clocks, in seconds.
@@ -48,16 +50,17 @@ impl<'s, 'b, B: Bench> TunedJob<'s, 'b, B> {
         self.report.default_clocks.iteration_time_s
     }
 
-    /// Runs a contender and default clocks in turns, for no more rounds than were asked for.
+    /// Runs a contender and default clocks in turns, for a few rounds.
     pub(crate) async fn compare(&mut self, contender: &Contender) -> Result<Compared, TuneError> {
         let Proof { max_slowdown, rounds, .. } = self.proof;
-        let mut verification = Verification::new(max_slowdown, rounds);
+        let mut verification = Verification::new(max_slowdown, rounds, self.last.take());
         self.subject.begin(Phase::Proof, format!("comparing {}", contender.label));
         loop {
-            if let Some(compared) = verification.after_all_rounds() {
+            if let Some(compared) = verification.after(rounds.div_ceil(2).max(2)) {
+                self.last = verification.last();
                 return Ok(compared);
             }
-            self.take_turn(contender, &mut verification).await?;
+            self.take_turns(contender, &mut verification).await?;
         }
     }
 
@@ -73,14 +76,15 @@ impl<'s, 'b, B: Bench> TunedJob<'s, 'b, B> {
         contender: Contender,
     ) -> Result<(Verdict, Compared), TuneError> {
         let Proof { max_slowdown, rounds, .. } = self.proof;
-        let mut verification = Verification::new(max_slowdown, rounds);
+        let mut verification = Verification::new(max_slowdown, rounds, self.last.take());
         self.subject.begin(Phase::Proof, format!("proving {}", contender.label));
         let (verdict, compared) = loop {
             if let Some(decided) = verification.verdict().zip(verification.compared()) {
                 break decided;
             }
-            self.take_turn(&contender, &mut verification).await?;
+            self.take_turns(&contender, &mut verification).await?;
         };
+        self.last = verification.last();
         let saving = compared.saving.estimate;
         let verdict = match (verdict, self.best_saving()) {
             (Verdict::Kept, Some(best)) if best >= saving => Verdict::SavesLess,
@@ -98,31 +102,34 @@ impl<'s, 'b, B: Bench> TunedJob<'s, 'b, B> {
         Ok((verdict, compared))
     }
 
-    async fn take_turn(
+    async fn take_turns(
         &mut self,
         contender: &Contender,
         verification: &mut Verification,
     ) -> Result<(), TuneError> {
         self.show_progress(&contender.label, verification);
-        let mut turn = self.proof.turn;
-        let run = match verification.next() {
+        let (side, turns) = verification.next();
+        let mut length = self.proof.turn;
+        length.steps = length.steps.saturating_mul(turns).min(*TrialLength::STEPS.end());
+        let run = match side {
             Side::DefaultClocks => &TrialRun::DefaultClocks,
             Side::Contender => {
-                turn.settling_steps = turn.settling_steps.max(contender.settling_steps());
+                length.settling_steps = length.settling_steps.max(contender.settling_steps());
                 &contender.run
             }
         };
-        let trial = self.subject.trial(run, turn).await?;
+        let trial = self.subject.trial(run, length).await?;
         verification.observe(&self.subject.window(&trial.trial)?);
         Ok(())
     }
 
-    fn show_progress(&mut self, label: &str, verification: &Verification) {
+    fn show_progress(&mut self, label: &str, verification: &mut Verification) {
         let TrialLength { settling_steps, steps } = self.proof.turn;
-        let (turns, done) = verification.progress();
-        let left = (turns - done) as u64 * u64::from(settling_steps + steps);
-        let now = format!("proving {label}, turn {} of {turns}", done + 1);
-        self.subject.show(now, done as f64 / turns as f64, Some(left));
+        let (rounds, run, done) = verification.progress();
+        // Each round changes the clocks twice.
+        let left = (1.0 - done) * (rounds as f64) * f64::from(2 * settling_steps + 4 * steps);
+        let now = format!("proving {label}, round {} of about {rounds}", run + 1);
+        self.subject.show(now, done, Some(left.ceil() as u64));
     }
 
     /// Ends the hold: the job keeps the best contender, or returns to default clocks if there is

@@ -6,7 +6,7 @@ use pfo_planner::{
     ClockPer, Delays, Frontier, Options, PerStage, Pipeline, Plan, PlanError, Profile, Spread,
     Watts, ZeusSearch, replay, summarised, warnings,
 };
-use pfo_protocol::{RecordedTrial, SamplePage};
+use pfo_protocol::{RecordedTrial, SamplePage, TrialResult};
 
 use super::candidates::{Candidate, Candidates, Goal};
 use super::profile_source::Sourced;
@@ -19,6 +19,7 @@ use crate::cost::Cost;
 use crate::error::TuneError;
 use crate::judge::{Compared, Verdict};
 use crate::report::{Kept, PlannedPower, PlannedWith, Report, Transfers};
+use crate::sequence;
 use crate::subject::Subject;
 use crate::terms::{System, TuneOrder};
 
@@ -28,24 +29,43 @@ const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::
 
 /// By how much more a plan has to be expected to save than the best one does, for it to be tried, as a
 /// share of the energy at default clocks.
-const WORTH_TRYING: f64 = 0.0015;
+const WORTH_TRYING: f64 = 0.003;
 
 /// A plan that saves less than it promised by more than this share breaks its promise.
 const KEPT_WITHIN: f64 = 0.003;
 
-/// Plans that are tried at most.
+/// Plans that are tried at most, and those of one frontier while none of them is fast enough: what then makes
+/// them slow is not in its predictions.
 const MOST_TRIED: usize = 10;
+const MOST_TOO_SLOW: usize = 4;
 
 /// A frontier, and how much of it was tried.
 struct Rung {
     per: ClockPer,
     candidates: Candidates,
     tried: Vec<(Plan, Compared)>,
+    /// Whether one of them was not too slow.
+    was_fast: bool,
 }
 
 impl<B: Bench> Tuning<'_, '_, B> {
     pub(crate) async fn plan(&mut self) -> Result<(Report, Kept), TuneError> {
-        let Sourced { csv, name, origin } = self.subject.profile(self.order).await?;
+        let before = match self.may_learn() {
+            true => Some(self.recorded_baseline().await?),
+            false => None,
+        };
+        let learned = match &before {
+            Some((baseline, _)) => self.learned(baseline).await?,
+            None => None,
+        };
+        if before.is_some() {
+            // A sweep and a calibration hold the job themselves.
+            self.subject.let_go().await?;
+        }
+        let Sourced { csv, name, origin } = match learned {
+            Some(learned) => learned,
+            None => self.subject.profile(self.order).await?,
+        };
         let profile = self.treated(&csv)?;
         self.subject.calibrate(&csv).await?;
         let open_order = self.order.terms.has_open_order(self.order.order.as_deref());
@@ -53,7 +73,10 @@ impl<B: Bench> Tuning<'_, '_, B> {
             true => self.subject.own_order(&profile).await?,
             false => None,
         };
-        let (baseline, samples) = self.recorded_baseline().await?;
+        let (baseline, samples) = match before {
+            Some(before) => before,
+            None => self.recorded_baseline().await?,
+        };
         let microbatches = self.microbatches(&baseline);
         let own_order =
             own_order.filter(|own| microbatches.is_none_or(|m| m == own.num_microbatches()));
@@ -101,6 +124,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
             _ => Some(self.search(baseline, &pipeline, &p2p_power.flat()).await?),
         };
         let max_slowdown = self.order.terms.max_slowdown;
+        let apart = self.told_apart(&baseline.trial)?;
         let mut tuned = self.proving(&baseline.trial)?;
         tuned.report.planned_with = Some(planned_with);
         match found {
@@ -110,6 +134,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
                     default_s: tuned.default_s(),
                     max_slowdown,
                     changes_per_second: tuned.subject.changes_per_second().await?,
+                    apart,
                 };
                 try_frontiers(&mut tuned, pipeline, &p2p_power, goal).await?;
             }
@@ -143,7 +168,16 @@ impl<B: Bench> Tuning<'_, '_, B> {
         }
     }
 
-    fn microbatches(&self, baseline: &RecordedTrial) -> Option<u32> {
+    /// The slowdowns that the requested rounds tell apart, by how much steps at default clocks scatter.
+    fn told_apart(&self, baseline: &TrialResult) -> Result<f64, TuneError> {
+        let window = self.subject.window(baseline)?;
+        let (step_s, terms) = (window.time_s(), &self.order.terms);
+        let steps = f64::from(terms.turn(step_s).steps);
+        let deviation = window.time_sd_s() / step_s / steps.sqrt();
+        Ok(deviation * sequence::reach(terms.rounds as usize))
+    }
+
+    pub(super) fn microbatches(&self, baseline: &RecordedTrial) -> Option<u32> {
         let terms = &self.order.terms;
         terms.microbatches.or_else(|| microbatches::of_trial(baseline, terms.schedule()))
     }
@@ -245,12 +279,12 @@ async fn planned<B: Bench>(
         let all_max =
             Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power.flat())?;
         let candidates = Candidates::new(frontier, all_max, goal);
-        rungs.push(Rung { per, candidates, tried: Vec::new() });
+        rungs.push(Rung { per, candidates, tried: Vec::new(), was_fast: false });
     }
     Ok(rungs)
 }
 
-async fn frontier_of<B: Bench>(
+pub(super) async fn frontier_of<B: Bench>(
     subject: &mut Subject<'_, B>,
     per: ClockPer,
     pipeline: &Pipeline,
@@ -322,6 +356,8 @@ impl Rung {
         }
         self.candidates.observe(plan, &compared);
         self.tried.push((plan.clone(), compared));
+        self.was_fast |= verdict != Verdict::TooSlow;
+        self.give_up_if_slow();
         Ok(())
     }
 
@@ -344,7 +380,14 @@ impl Rung {
             candidates.observe(&plan, compared);
         }
         self.candidates = candidates;
+        self.give_up_if_slow();
         Ok(())
+    }
+
+    fn give_up_if_slow(&mut self) {
+        if !self.was_fast && self.tried.len() >= MOST_TOO_SLOW {
+            self.candidates.exhaust();
+        }
     }
 }
 

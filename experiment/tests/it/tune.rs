@@ -36,14 +36,14 @@ async fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
     assert!((planned_with.p2p_power.watts - 90.0).abs() < 1e-9, "{planned_with:?}");
     assert!(matches!(planned_with.p2p_power.origin, PowerOrigin::Waits), "{planned_with:?}");
     let (slowdown, saving) = (tried.compared.slowdown, tried.compared.saving);
-    assert!(slowdown.high <= 0.05 && slowdown.low >= 0.0, "{tried:?}");
+    assert!(slowdown.high <= 0.05 && slowdown.estimate >= 0.0, "{tried:?}");
     assert!(saving.estimate > 0.02, "{tried:?}");
     assert_eq!(report.guard.map(|guard| guard.max_slowdown), Some(0.046));
     assert!(report.correctable && frontier.is_some());
     assert_eq!(plan.unwrap().predicted.unwrap().iteration_time_s, tried.predicted_time_s.unwrap());
     // A baseline to plan with, default clocks and the plan in turns, and the plan to stay.
     let turns: Vec<bool> = job.ran.iter().map(Option::is_some).collect();
-    assert_eq!(turns, [false, false, true, true, false, false, true, true, false, true]);
+    assert_eq!(turns, [false, false, true, false, true, false, true]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,7 +174,7 @@ async fn the_step_between_power_limits_is_as_given_and_those_that_are_too_slow_a
 async fn a_daemon_that_is_away_for_minutes_is_waited_for_and_the_plan_is_the_same() {
     let mut undisturbed = Job::new(0.0);
     let expected = tuned(&mut undisturbed, terms(0.046)).await;
-    for trials in 0..10 {
+    for trials in 0..7 {
         let mut job = Job::new(0.0);
         // A quarter of a second each.
         job.away = Some((trials, 1000));
@@ -199,8 +199,8 @@ async fn what_is_shown_rises_within_a_phase_and_has_the_time_left() {
     let mut job = Job::new(0.0);
     tuned(&mut job, terms(0.046)).await;
     let proof: Vec<_> =
-        job.shown.iter().filter(|shown| shown.now.starts_with("proving pfo 1, turn")).collect();
-    assert_eq!(proof.len(), 8);
+        job.shown.iter().filter(|shown| shown.now.starts_with("proving pfo 1, round")).collect();
+    assert_eq!(proof.len(), 5);
     assert!(proof.is_sorted_by(|one, next| one.done < next.done), "{proof:?}");
     assert!(proof.is_sorted_by(|one, next| one.remaining_s > next.remaining_s), "{proof:?}");
 }

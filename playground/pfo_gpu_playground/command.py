@@ -32,7 +32,7 @@ _TRAINERS = Path(__file__).parent / "trainers"
 _FORWARD_S = 0.03
 
 # So that a sweep takes minutes and not half an hour: few clocks.
-_TUNING = ("--set", "sweep_stride=300", "--set", "sweep_steps=3", "--set", "rounds=2", "--steps", "3")
+_TUNING = ("--set", "sweep_stride=300", "--set", "sweep_steps=3", "--set", "rounds=4", "--steps", "3")
 
 # PyTorch takes its time to start, four times at once on a small machine.
 _START_S = 300.0

@@ -151,7 +151,7 @@ fn a_tuned_job_has_clocks_for_its_waits_where_their_power_is_known_by_clock() {
     let profile = node.plan_file("profile.csv", true_profile("0.2").as_bytes());
     let microbatches = format!("microbatches={MICROBATCHES}");
     let tune = ["tune", JOB, "--profile", &profile, "--set", &microbatches];
-    let loosely = ["--max-slowdown", "50%", "--set", "rounds=2", "--json"];
+    let loosely = ["--max-slowdown", "50%", "--set", "rounds=4", "--json"];
     let report = node.pfoctl(&user, &[&tune[..], &loosely].concat()).json();
     assert_eq!(report["p2p_power"]["by_mhz"][0][0], 210, "{report}");
     kept_plan(&report);

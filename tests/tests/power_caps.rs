@@ -124,7 +124,7 @@ fn useful_mhz(rows: &[BTreeMap<&str, &str>]) -> Vec<u32> {
 #[test]
 fn a_job_on_power_capped_gpus_is_tuned_below_the_clocks_that_they_do_not_hold() {
     let (node, training) = capped(MILD_CAP_W);
-    let tune = ["tune", JOB, "--max-slowdown", "6%", "--set", "rounds=2", "--json"];
+    let tune = ["tune", JOB, "--max-slowdown", "6%", "--set", "rounds=4", "--json"];
     let sweep = ["--set", "sweep_stride=60", "--set", "sweep_steps=4"];
     let ran = node.pfoctl(&Identity::own(), &[&tune[..], &sweep].concat());
     let report = ran.tune_report();

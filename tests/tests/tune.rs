@@ -54,7 +54,7 @@ impl Bench {
 
     /// Tunes with nothing given but how thoroughly, and these.
     fn tune_alone(&self, arguments: &[&str]) -> Ran {
-        let tune = ["tune", JOB, "--max-slowdown", "50%", "--set", "rounds=2", "--json"];
+        let tune = ["tune", JOB, "--max-slowdown", "50%", "--set", "rounds=4", "--json"];
         let sweep = ["--set", "sweep_stride=350", "--set", "sweep_steps=2"];
         let given = [&tune[..], &sweep, arguments].concat();
         self.node.pfoctl(&Identity::own(), &given)
@@ -184,7 +184,7 @@ fn instructions_as_short_as_a_change_of_clocks_are_tuned_without_being_told_how_
     let machine = MachineSetup { set_latency_ms: 8, settle_ms: 23, ..MachineSetup::default() };
     let bench = Bench::on(machine, "0.1");
     let ran =
-        bench.tune(&["--max-slowdown", "4%", "--set", "rounds=2"]).wait_with_output().unwrap();
+        bench.tune(&["--max-slowdown", "4%", "--set", "rounds=4"]).wait_with_output().unwrap();
     let ran = Ran::from(ran);
     let report = ran.json();
     assert!((number(&report["late_s"]) - 0.023).abs() < 0.002, "as it was measured: {report}");
@@ -210,7 +210,7 @@ fn steps_shorter_than_the_counters_refreshes_are_tuned_by_enough_of_them() {
     let training = Training::start(&node, JOB, &Identity::own(), &options);
     training.until_leased(&node);
     training.until_step(&node, 1);
-    let tune = ["tune", JOB, "--profile", &profile, "--max-slowdown", "30%", "--set", "rounds=2"];
+    let tune = ["tune", JOB, "--profile", &profile, "--max-slowdown", "30%", "--set", "rounds=4"];
     let report = node.pfoctl(&Identity::own(), &[&tune[..], &["--json"]].concat()).tune_report();
     // That of an A100 that waits is 83.64 W.
     let watts = number(&report["p2p_power"]["watts"]);

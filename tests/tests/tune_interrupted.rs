@@ -18,7 +18,7 @@ const TIME_SCALE: &str = "0.05";
 /// The agent measures a clock again where its steps scatter.
 const SWEPT_WITHIN: Duration = Duration::from_secs(180);
 
-const QUICKLY: [&str; 4] = ["--set", "rounds=2", "--steps", "8"];
+const QUICKLY: [&str; 4] = ["--set", "rounds=4", "--steps", "8"];
 
 /// Default clocks, the highest one, and one that is too slow to be measured again.
 const SHORT_SWEEP: [&str; 6] =

@@ -34,7 +34,7 @@ fn number(value: &Value) -> f64 {
 /// Searches 300, 200 and 100 W as Zeus does, and returns the report.
 fn searched(node: &Node, policy: &str) -> Value {
     let tune = ["compare", "tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];
-    let loosely = ["--max-slowdown", "60%", "--rounds", "2", "--steps", "3"];
+    let loosely = ["--max-slowdown", "60%", "--rounds", "4", "--steps", "3"];
     // A limit is in force some time after a step's first event.
     let search = ["--power-step-w", "100", "--search-steps", "1", "--settling-steps", "3"];
     let report =
@@ -48,6 +48,7 @@ fn zeus_leaves_the_job_under_the_power_limits_that_it_proved() {
     let (node, training) = start();
     for policy in ["zeus-global", "zeus-per-stage"] {
         let report = searched(&node, policy);
+        assert!(!report["kept"].is_null(), "{report}");
         let kept = report["kept"]["power_limits_w"].clone();
         let kept: Vec<u32> = serde_json::from_value(kept).unwrap();
         let in_force: Vec<_> =

@@ -131,12 +131,12 @@ pub(crate) fn frontier(node: &Node, slower: &str) -> [String; 2] {
 
 /// Tunes the training, asked on a node; returns the report of what was kept.
 pub(crate) fn tune(node: &Node, arguments: &[&str]) -> Value {
-    tuned(node, &[&["tune", JOB, "--set", "rounds=2", "--json"], arguments].concat())
+    tuned(node, &[&["tune", JOB, "--set", "rounds=4", "--json"], arguments].concat())
 }
 
 /// The same with the plans of another system.
 pub(crate) fn compare(node: &Node, arguments: &[&str]) -> Value {
-    tuned(node, &[&["compare", "tune", JOB, "--rounds", "2", "--json"], arguments].concat())
+    tuned(node, &[&["compare", "tune", JOB, "--rounds", "4", "--json"], arguments].concat())
 }
 
 fn tuned(node: &Node, command: &[&str]) -> Value {

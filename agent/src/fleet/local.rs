@@ -172,6 +172,11 @@ impl LocalJob for NodeJob {
     }
 
     async fn load(&self, run: &Run, slices: &Slices) -> Option<Result<(), String>> {
+        // A plan that one node follows as if it was set would be said to be in force on all of them.
+        let observes = self.questions.status().await.ok()?.daemon.only_observes;
+        if observes && *run != Run::DefaultClocks {
+            return Some(Err("its pfod only observes, and sets nothing".to_owned()));
+        }
         match run {
             Run::Uniform(mhz) => return self.check_clocks(std::slice::from_ref(mhz)).await,
             Run::Replicas(clocks) => return self.check_clocks(clocks).await,

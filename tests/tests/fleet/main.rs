@@ -13,6 +13,7 @@ mod guarded;
 mod joined;
 mod lone;
 mod measured;
+mod observed;
 mod partition;
 mod possible;
 mod replicas;

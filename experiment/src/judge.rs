@@ -2,10 +2,10 @@
 //! each round of four turns a confidence sequence says what is certain.
 //!
 //! Turns go there and back (default, plan, plan, default, …), so that what drifts steadily favours
-//! neither. The comparison stops as soon as a verdict is certain, but keeps no plan before half of the requested
-//! rounds. If no verdict is certain after as many rounds
-//! as were requested, and the most rounds are not expected to make it certain, or were run, it is settled by
-//! what is most likely: a plan whose estimate is within the limit, and whose saving is certain, is kept.
+//! neither. The comparison stops as soon as a verdict is certain, but keeps no plan before half of the
+//! requested rounds. If no verdict is certain after as many rounds as were requested, and the most
+//! rounds are not expected to make it certain, or were run, it is settled by what is most likely: a
+//! plan whose estimate is within the limit, and whose saving is certain, is kept.
 
 use serde::{Deserialize, Serialize};
 

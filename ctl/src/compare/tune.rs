@@ -90,11 +90,11 @@ struct MeasuringArguments {
 
     /// Number of rounds (default clocks, the plan twice, default clocks) before an uncertain verdict
     ///
-    /// The comparison stops at the round that makes a verdict certain, but keeps no plan before half of these
-    /// rounds. While the interval of the slowdown
-    /// contains the limit or that of the saving contains 0, up to three times as many rounds are run, if they
-    /// are expected to make it certain. Otherwise the plan is kept if its slowdown is most likely within the
-    /// limit and its saving is certain, with exit code 6, and rejected if not.
+    /// The comparison stops at the round that makes a verdict certain, but keeps no plan before half of
+    /// these rounds. While the interval of the slowdown contains the limit or that of the saving
+    /// contains 0, up to three times as many rounds are run, if they are expected to make it certain.
+    /// Otherwise the plan is kept if its slowdown is most likely within the limit and its saving is
+    /// certain, with exit code 6, and rejected if not.
     #[arg(long, value_name = "N", default_value = "4", value_parser = number::whole(2..=1000))]
     rounds: u32,
 

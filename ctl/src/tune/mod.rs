@@ -29,14 +29,14 @@ use crate::profile::ProfileArguments;
 
 /// Find the plan that saves most energy on a running job, and prove it on the job
 ///
-/// pfo-agent does this: the plan and default clocks take turns on the job, until it is certain whether the
-/// plan saves energy and keeps the limit. If more turns are not expected to make that certain, a plan is kept
-/// whose slowdown is most likely within the limit and whose saving is certain, with exit code 6. A plan that
-/// makes the job slower than allowed is replaced by a faster one. Where a plan saves less than predicted, because changes of
-/// clocks cost more than is known, plans that change clocks less often are tried, too, and the one that
-/// saves most is kept. If no plan saves energy, the job stays at default clocks. Every stage must have a
-/// rank on this node, or the job be one of a fleet, all of whose nodes are measured; every GPU must have an
-/// energy counter.
+/// pfo-agent does this: the plan and default clocks take turns on the job, until it is certain whether
+/// the plan saves energy and keeps the limit. If more turns are not expected to make that certain, a
+/// plan is kept whose slowdown is most likely within the limit and whose saving is certain, with exit
+/// code 6. A plan that makes the job slower than allowed is replaced by a faster one. Where a plan
+/// saves less than predicted, because changes of clocks cost more than is known, plans that change
+/// clocks less often are tried, too, and the one that saves most is kept. If no plan saves energy, the
+/// job stays at default clocks. Every stage must have a rank on this node, or the job be one of a
+/// fleet, all of whose nodes are measured; every GPU must have an energy counter.
 ///
 /// The tune continues without this command, and over restarts of pfo-agent and pfod. Ctrl-C asks whether
 /// to stop it; without a terminal, SIGINT and SIGTERM stop it. A lost terminal leaves it running: --attach

@@ -410,15 +410,15 @@ impl Node {
 
     /// Waits for a line of pfod's: a thread of its own writes them, after whoever asked has the answer.
     pub fn until_logged(&self, what: &str) {
-        self.until("pfod logs it", || Self::found(what, self.log()));
+        self.until("pfod logs it", || Self::found(what, &self.log()));
     }
 
     /// As [`Self::until_logged`], for the agent's.
     pub fn until_agent_logged(&self, what: &str) {
-        self.until("the agent logs it", || Self::found(what, self.agent_log()));
+        self.until("the agent logs it", || Self::found(what, &self.agent_log()));
     }
 
-    fn found(what: &str, log: String) -> Result<(), String> {
+    fn found(what: &str, log: &str) -> Result<(), String> {
         if log.contains(what) { Ok(()) } else { Err(format!("no {what:?} in {log}")) }
     }
 

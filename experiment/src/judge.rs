@@ -199,8 +199,8 @@ impl Verification {
         self.compared().filter(|compared| has_run || compared.rounds >= rounds)
     }
 
-    /// By how much what is not certain would still be open after so many rounds, if the turns scatter as
-    /// they did.
+    /// How far each figure that is not certain yet would be from certainty after this many rounds, if turns
+    /// scatter as they did.
     fn open(&self, rounds: usize) -> Vec<f64> {
         let Some((compared, ((times, _), energies))) = self.compared().zip(self.sequences()) else {
             return vec![f64::INFINITY];

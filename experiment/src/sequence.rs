@@ -102,7 +102,7 @@ impl Sequence {
         is_figure.then(|| Self { rounds: count, change, deviation: variance.sqrt() })
     }
 
-    /// How far the interval reaches to each side after so many rounds, if they scatter as these do.
+    /// The half-width of the interval after this many rounds, if they scatter as these do.
     pub(crate) fn reach_after(&self, rounds: usize) -> f64 {
         self.deviation * reach(rounds)
     }
@@ -119,7 +119,7 @@ impl Sequence {
     }
 }
 
-/// How far the interval reaches after so many rounds, in deviations of one of them.
+/// The half-width of the interval after this many rounds, in deviations of one round.
 pub(crate) fn reach(rounds: usize) -> f64 {
     let n = rounds as f64;
     let observations = 3.0 * n;

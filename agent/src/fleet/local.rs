@@ -173,8 +173,7 @@ impl LocalJob for NodeJob {
 
     async fn load(&self, run: &Run, slices: &Slices) -> Option<Result<(), String>> {
         // A plan that one node follows as if it was set would be said to be in force on all of them.
-        let observes = self.questions.status().await.ok()?.daemon.only_observes;
-        if observes && *run != Run::DefaultClocks {
+        if *run != Run::DefaultClocks && self.questions.status().await.ok()?.daemon.only_observes {
             return Some(Err("its pfod only observes, and sets nothing".to_owned()));
         }
         match run {

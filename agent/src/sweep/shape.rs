@@ -75,7 +75,7 @@ impl JobShape {
             .saturating_mul(u64::from(*dp_degree))
             .saturating_mul(u64::from(*tp_degree));
         let mut partition =
-            format!("pp{pp_degree}-dp{dp_degree}-tp{tp_degree}-mb{num_microbatches}");
+            ProfileKey::partition_of(*pp_degree, *dp_degree, *tp_degree, *num_microbatches);
         // The other ranks are on other nodes.
         if (self.ranks.len() as u64) < all {
             let ranks: Vec<_> = self.ranks.iter().map(|(rank, _)| rank.to_string()).collect();

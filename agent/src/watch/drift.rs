@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use pfo_planner::Rest;
 use pfo_protocol::{DriftStatus, DriftedInstruction, DriftedRank, Instruction, Rank, Stage};
 
 use crate::watch::deviation::{Deviation, Limit};
@@ -14,10 +15,6 @@ use crate::watch::rank_reading::RankReading;
 /// The shortest time that is compared, in seconds: readings of energy counters are some tenths of a
 /// second old.
 const LEAST_S: f64 = 5.0;
-
-/// The largest share of a step that is taken to be in no instruction. Where it was more, it differed from
-/// plan to plan (`docs/replay-and-reality.md`).
-const MOST_REST: f64 = 0.25;
 
 /// What a plan predicts of a step on this node.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -163,7 +160,7 @@ impl Drift {
         let excesses = self.taken(readings).into_values().map(Taken::excess);
         let longest = excesses.map(Option::unwrap_or_default).reduce(f64::max)?;
         let rest_s = step_s - predicted_s * (1.0 + longest.max(0.0));
-        let is_rest = longest <= limit.share && rest_s <= MOST_REST * step_s;
+        let is_rest = longest <= limit.share && rest_s <= Rest::MOST * step_s;
         is_rest.then_some(rest_s.max(0.0))
     }
 
@@ -223,7 +220,7 @@ mod tests {
             self.steps_with(steps, (time_s, 0.0), energy_j)
         }
 
-        /// Steps of so many seconds, some of which are in no instruction.
+        /// Plays steps of this length, of which the rest is in no instruction.
         fn steps_with(
             &mut self,
             steps: u64,

@@ -24,7 +24,7 @@ pub(crate) struct RestArguments {
 pub(crate) struct Expected {
     #[serde(flatten)]
     interval: Interval,
-    /// Seconds in no instruction that the interval contains; without them it is of the instructions alone.
+    /// The seconds in no instruction that the interval contains. Without them, it covers instructions alone.
     rest_s: Option<f64>,
 }
 

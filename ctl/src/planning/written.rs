@@ -23,7 +23,7 @@ pub(crate) fn write(
         return output.text(&text);
     }
     file::write(name, text.as_bytes())?;
-    let power = plan.waiting_power().unwrap_or_else(|| frontier.p2p_power().into());
+    let power = frontier.waiting_power(plan);
     let profile = frontier.pipeline().profile();
     let expected = rest.expected(frontier.interval(plan)?, profile, plan, &power)?;
     let fastest = frontier.plan(0)?.predicted;

@@ -4,7 +4,7 @@
 
 use pfo_planner::{ClockPer, Deadline, Delays, Due, Pipeline, Plan, Profile};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobName, Mhz, RecordedTrial, RefusalCode, TrialLength,
+    AgentRequest, AgentResponse, JobName, Mhz, ProfileKey, RecordedTrial, RefusalCode, TrialLength,
 };
 
 use super::Tuning;
@@ -173,11 +173,11 @@ impl<B: Bench> Tuning<'_, '_, B> {
         let ranks = &baseline.trial.ranks;
         let degree =
             |of: fn(&pfo_protocol::TrialRank) -> u32| ranks.iter().map(of).max().unwrap_or(0) + 1;
-        let partition = format!(
-            "pp{}-dp{}-tp{}-mb{microbatches}",
+        let partition = ProfileKey::partition_of(
             degree(|rank| rank.stage.0.into()),
             degree(|rank| rank.dp_rank.0),
-            degree(|rank| rank.tp_rank.0)
+            degree(|rank| rank.tp_rank.0),
+            microbatches,
         );
         Ok(stored.iter().any(|one| one.key.model == model && one.key.partition == partition))
     }

@@ -9,12 +9,14 @@ use pfo_planner::{
 };
 use pfo_protocol::{
     AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, DpRank, FrontierStatus, GpuUuid,
-    GuardStatus, LeftOut, Mhz, Pid, PlanStatus, ProfileKey, RanUnit, Rank, RankOrder, RecordedRank,
-    RecordedTrial, Refusal, RefusalCode, Request, Response, Stage, Status, StoredProfile, SweepEnd,
-    SweepOrder, SweepSettings, SweepState, SweepStatus, TpRank, TrialLength, TrialRank,
-    TrialResult, TrialRow, TrialRun, TrialStep, Uid, Unit, WaitPower,
+    GuardStatus, LeftOut, Mhz, Pid, PlanStatus, ProfileKey, Rank, RecordedRank, RecordedTrial,
+    Refusal, RefusalCode, Request, Response, Stage, Status, StoredProfile, SweepEnd, SweepOrder,
+    SweepSettings, SweepState, SweepStatus, TpRank, TrialLength, TrialRank, TrialResult, TrialRow,
+    TrialRun, TrialStep, Uid, WaitPower,
 };
 use tokio::time::{Instant, sleep};
+
+use crate::world::{at_clocks_of, order_of};
 
 /// What a GPU of the job draws while it waits.
 const P2P_POWER: Watts = Watts(90.0);
@@ -158,7 +160,9 @@ impl Job {
                 AgentResponse::Recorded(Box::new(self.trial(run, *length)))
             }
             AgentRequest::Samples(_) => AgentResponse::Samples(None),
-            AgentRequest::OrderRead(_) => AgentResponse::Order(self.order()),
+            AgentRequest::OrderRead(_) => {
+                AgentResponse::Order(order_of(&self.profile, &self.default))
+            }
             AgentRequest::RecordingEnd { keep, .. } => {
                 AgentResponse::RecordingEnded(self.ended(*keep))
             }
@@ -201,23 +205,6 @@ impl Job {
         }
     }
 
-    /// What the ranks ran in a step, one for each stage.
-    fn order(&self) -> Vec<RankOrder> {
-        let ns = |s: f64| (1e9 * s) as u64;
-        let ran = |span: &pfo_planner::Span| RanUnit {
-            unit: Unit::new(span.instruction, span.microbatch.0),
-            began_ns: ns(span.start_s),
-            ended_ns: ns(span.end_s),
-        };
-        let timeline = Timeline::new(&self.profile, &self.default).unwrap();
-        let order = |(stage, spans): (u16, &Vec<pfo_planner::Span>)| RankOrder {
-            rank: Rank(stage.into()),
-            stage: Stage(stage),
-            ran: spans.iter().map(ran).collect(),
-        };
-        (0..).zip(&timeline.stages).map(order).collect()
-    }
-
     fn ended(&mut self, keep: bool) -> Option<PlanStatus> {
         self.kept = Some(keep);
         keep.then(|| PlanStatus {
@@ -232,14 +219,7 @@ impl Job {
 
     /// The default plan at the clocks of a table.
     fn planned(&self, table: &ClockTable) -> Plan {
-        let mut plan = self.default.clone();
-        for (stage, units) in plan.stages.iter_mut().zip(table.stages()) {
-            assert_eq!(stage.instructions.len(), units.len());
-            for (planned, unit) in stage.instructions.iter_mut().zip(units) {
-                assert_eq!(planned.unit(), unit.unit);
-                planned.frequency_mhz = unit.mhz;
-            }
-        }
+        let mut plan = at_clocks_of(&self.default, table);
         plan.predicted = table.predicted().map(|predicted| Prediction {
             iteration_time_s: predicted.time_s,
             iteration_energy_j: predicted.energy_j,

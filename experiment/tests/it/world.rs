@@ -270,19 +270,6 @@ impl World {
         measured
     }
 
-    /// The default plan at the clocks of a table.
-    fn planned(&self, table: &ClockTable) -> Plan {
-        let mut plan = self.default.clone();
-        for (stage, units) in plan.stages.iter_mut().zip(table.stages()) {
-            assert_eq!(stage.instructions.len(), units.len());
-            for (planned, unit) in stage.instructions.iter_mut().zip(units) {
-                assert_eq!(planned.unit(), unit.unit);
-                planned.frequency_mhz = unit.mhz;
-            }
-        }
-        plan
-    }
-
     fn uniform(&self, mhz: Mhz) -> Plan {
         let mut plan = self.default.clone();
         let each = plan.stages.iter_mut().flat_map(|stage| &mut stage.instructions);
@@ -292,7 +279,7 @@ impl World {
 
     fn trial(&mut self, run: &TrialRun, length: TrialLength) -> RecordedTrial {
         let (plan, is_plan) = match run {
-            TrialRun::Plan { table, .. } => (self.planned(table), true),
+            TrialRun::Plan { table, .. } => (at_clocks_of(&self.default, table), true),
             TrialRun::DefaultClocks => (self.default.clone(), false),
             other => panic!("asked to run {other:?}"),
         };
@@ -389,22 +376,6 @@ impl World {
         self.swept = Some(csv);
     }
 
-    fn order(&self) -> Vec<RankOrder> {
-        let ns = |s: f64| (1e9 * s) as u64;
-        let ran = |span: &pfo_planner::Span| RanUnit {
-            unit: pfo_protocol::Unit::new(span.instruction, span.microbatch.0),
-            began_ns: ns(span.start_s),
-            ended_ns: ns(span.end_s),
-        };
-        let timeline = Timeline::new(&self.profile, &self.default).unwrap();
-        let order = |(stage, spans): (u16, &Vec<pfo_planner::Span>)| RankOrder {
-            rank: Rank(stage.into()),
-            stage: Stage(stage),
-            ran: spans.iter().map(ran).collect(),
-        };
-        (0..).zip(&timeline.stages).map(order).collect()
-    }
-
     fn key(&self) -> ProfileKey {
         ProfileKey {
             uid: Uid(1000),
@@ -452,7 +423,9 @@ impl Bench for World {
                 AgentResponse::Recorded(Box::new(self.trial(&run, length)))
             }
             AgentRequest::Samples(_) => AgentResponse::Samples(None),
-            AgentRequest::OrderRead(_) => AgentResponse::Order(self.order()),
+            AgentRequest::OrderRead(_) => {
+                AgentResponse::Order(order_of(&self.profile, &self.default))
+            }
             AgentRequest::RecordingEnd { keep, .. } => {
                 self.kept = self.last.take().filter(|_| keep);
                 AgentResponse::RecordingEnded(keep.then(|| pfo_protocol::PlanStatus {
@@ -525,4 +498,34 @@ impl Bench for World {
     fn remark(&mut self, line: String) {
         self.remarks.push(line);
     }
+}
+
+/// What the ranks of a plan run in a step, one for each stage.
+pub(crate) fn order_of(profile: &Profile, plan: &Plan) -> Vec<RankOrder> {
+    let ns = |s: f64| (1e9 * s) as u64;
+    let ran = |span: &pfo_planner::Span| RanUnit {
+        unit: pfo_protocol::Unit::new(span.instruction, span.microbatch.0),
+        began_ns: ns(span.start_s),
+        ended_ns: ns(span.end_s),
+    };
+    let timeline = Timeline::new(profile, plan).unwrap();
+    let order = |(stage, spans): (u16, &Vec<pfo_planner::Span>)| RankOrder {
+        rank: Rank(stage.into()),
+        stage: Stage(stage),
+        ran: spans.iter().map(ran).collect(),
+    };
+    (0..).zip(&timeline.stages).map(order).collect()
+}
+
+/// A plan at the clocks of a table.
+pub(crate) fn at_clocks_of(plan: &Plan, table: &ClockTable) -> Plan {
+    let mut plan = plan.clone();
+    for (stage, units) in plan.stages.iter_mut().zip(table.stages()) {
+        assert_eq!(stage.instructions.len(), units.len());
+        for (planned, unit) in stage.instructions.iter_mut().zip(units) {
+            assert_eq!(planned.unit(), unit.unit);
+            planned.frequency_mhz = unit.mhz;
+        }
+    }
+    plan
 }

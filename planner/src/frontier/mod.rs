@@ -241,8 +241,13 @@ impl Frontier {
     /// # Errors
     /// If the plan is for another pipeline.
     pub fn interval(&self, plan: &Plan) -> Result<Interval, PlanError> {
-        let power = plan.waiting_power().unwrap_or_else(|| self.p2p_power().into());
-        interval(self.pipeline.profile(), plan, power)
+        interval(self.pipeline.profile(), plan, self.waiting_power(plan))
+    }
+
+    /// What GPUs draw while a plan waits: the plan's own figures, or else those of the frontier.
+    #[must_use]
+    pub fn waiting_power(&self, plan: &Plan) -> PerStage<PowerByClock> {
+        plan.waiting_power().unwrap_or_else(|| self.p2p_power().into())
     }
 
     /// A plan with clocks for its waits, if the frontier's plans have them.

@@ -13,10 +13,6 @@ use crate::replay::{at_highest_clocks, replay};
 use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
-/// A larger share of a step does not stay what it is when clocks change: T5 on eight A40, with 44 % of its
-/// steps in no instruction, took from 21 s to 25 s (`docs/replay-and-reality.md`).
-const MOST: f64 = 0.25;
-
 /// By what share of itself the rest of another plan may differ: 1 to 6 % is the standard deviation over the
 /// plans of real jobs (the same page).
 const DIFFERS: f64 = 0.05;
@@ -34,7 +30,11 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// A rest of so many seconds, in which the stages of a plan wait at the highest clocks.
+    /// The largest share of a step that stays what it is when clocks change: T5 on eight A40, with 44 % of
+    /// its steps in no instruction, took from 21 s to 25 s (`docs/replay-and-reality.md`).
+    pub const MOST: f64 = 0.25;
+
+    /// A rest of this many seconds. The stages of the plan wait during it, at the power of their highest clock.
     #[must_use]
     pub fn of_seconds(time_s: f64, plan: &Plan, p2p_power: &PerStage<PowerByClock>) -> Self {
         let highest = |power: &PowerByClock| power.points().last().map_or(Watts(0.0), |at| at.1);
@@ -59,8 +59,11 @@ impl Rest {
         }
         let time_s = (step_s - replayed_s).max(0.0);
         let share = time_s / step_s;
-        if share > MOST {
-            return Err(PlanError::Unpredictable { percent: 100.0 * share, most: 100.0 * MOST });
+        if share > Self::MOST {
+            return Err(PlanError::Unpredictable {
+                percent: 100.0 * share,
+                most: 100.0 * Self::MOST,
+            });
         }
         Ok(Self::of_seconds(time_s, plan, p2p_power))
     }

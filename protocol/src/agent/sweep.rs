@@ -112,6 +112,15 @@ pub struct ProfileKey {
     pub partition: String,
 }
 
+impl ProfileKey {
+    /// How a model is named that is divided into so many stages, replicas and tensor-parallel ranks, all of
+    /// which the profile has.
+    #[must_use]
+    pub fn partition_of(pp: u32, dp: u32, tp: u32, microbatches: u32) -> String {
+        format!("pp{pp}-dp{dp}-tp{tp}-mb{microbatches}")
+    }
+}
+
 /// A profile in the daemon's store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredProfile {

@@ -209,7 +209,7 @@ impl Frontier {
         let expected = py.detach(|| -> Result<_, PlanError> {
             let instructions = self.0.interval(&plan.0)?;
             let Some(step_s) = measured_step_s else { return Ok(instructions) };
-            let power = plan.0.waiting_power().unwrap_or_else(|| self.0.p2p_power().into());
+            let power = self.0.waiting_power(&plan.0);
             let rest = Rest::of_step(step_s, self.0.pipeline().profile(), &plan.0, &power)?;
             Ok(rest.added_to(instructions))
         });

@@ -40,6 +40,10 @@ pub(crate) struct State {
     /// The clocks of the trials that were measured; none at default clocks.
     pub(crate) measured: Vec<Option<Mhz>>,
     pub(crate) swaps: Vec<SwapTarget>,
+    /// How many of the next swaps find ranks in the middle of another one.
+    pub(crate) in_a_swap: u32,
+    /// Trials that stalled.
+    pub(crate) stalled: u32,
     streams: Vec<UnixStream>,
     taps: Vec<UnixStream>,
     watchers: Vec<UnixStream>,
@@ -98,6 +102,8 @@ impl ScriptedPfod {
             asked_for: Vec::new(),
             measured: Vec::new(),
             swaps: Vec::new(),
+            in_a_swap: 0,
+            stalled: 0,
             streams: Vec::new(),
             taps: Vec::new(),
             watchers: Vec::new(),
@@ -171,7 +177,8 @@ impl ScriptedPfod {
 
     /// None if nobody is left to be answered.
     fn answer(&self, request: Request, stream: &UnixStream) -> Option<Response> {
-        if matches!(request, Request::Trial { .. }) {
+        if matches!(request, Request::Trial { .. }) && self.state().trials == Trials::Stall {
+            self.state().stalled += 1;
             while self.state().trials == Trials::Stall {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -212,6 +219,11 @@ impl ScriptedPfod {
                 Response::TrialBegan { first_step, plan: state.job.plan.clone() }
             }
             Request::TrialsEnd { .. } => Response::TrialsEnded(None),
+            Request::PlanSwap { .. } if state.in_a_swap > 0 => {
+                state.in_a_swap -= 1;
+                let (message, remedy) = ("job j is in a swap", "try again after that step");
+                Response::Refused(Refusal::new(RefusalCode::LimitReached, message, remedy))
+            }
             Request::PlanSwap { target, .. } => {
                 let swapped = state.swap(&target);
                 state.swaps.push(target);

@@ -236,7 +236,8 @@ impl Here {
             let target = (SwapTarget::Table { label, table }, None);
             match self.request_swap(owner(&self.key), target, false).await {
                 Ok(done) => swapped = done.plan.map(|plan| plan.number),
-                Err(SteerError::Away(why)) => return Err(SteerError::Away(why)),
+                // Such as a swap that the trial had begun, which is over after a step: the next look asks again.
+                Err(error) if error.is_temporary() => return Err(error),
                 Err(_) => {}
             }
         }

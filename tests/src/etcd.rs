@@ -141,6 +141,11 @@ impl EtcdCluster {
         drop(self.server.ctl(&revoke).unwrap());
     }
 
+    /// Takes a role from a node.
+    pub fn take_role(&self, node: &str, role: &str) {
+        drop(self.server.ctl(&format!("user revoke-role {node} {role}")).unwrap());
+    }
+
     /// Lets all nodes write below a key.
     pub fn allow(&self, prefix: &str) {
         let grant = format!("role grant-permission --prefix=true pfo-node readwrite {prefix}");

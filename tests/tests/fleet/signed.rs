@@ -190,3 +190,20 @@ fn a_node_with_the_certificate_of_another_one_is_in_no_fleet() {
     node.until_agent_logged("the certificate is that of node-a, and this is node node-b");
     assert_eq!(store.keys_with("node-b"), [""; 0]);
 }
+
+#[test]
+fn a_node_without_the_role_for_budgets_is_well_and_sets_none() {
+    needs_root!();
+    let Some(store) = EtcdCluster::start(&EtcdSetup::default()) else { return };
+    store.take_role("node-a", "pfo-budget");
+    let node = start_node_with(&setup(0), "node-a", &store, None);
+    let check = || run_as_admin(&node, &["fleet", "check"]);
+    node.until_so("the check finds nothing", || check().code == Some(0));
+    let key = key_file(&node, KEY);
+    let set = ["budget", "set", "90kW", "--for", "fleet", "--key", &key];
+    let refused = run_as_admin(&node, &set);
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    let why = "permission denied, at /pfo/1/budget/orders";
+    assert!(refused.stderr.contains(why), "{refused:?}");
+    assert_eq!(store.keys_with("/pfo/1/budget/orders"), [""; 0]);
+}

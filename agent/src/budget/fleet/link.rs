@@ -32,6 +32,10 @@ const ANSWER_AGAIN: Duration = Duration::from_millis(500);
 /// How long the store may take to show a record that it has.
 const SHOWN_IN: Duration = Duration::from_secs(1);
 
+/// From this number on, what an unlisted key has signed last does not count. `pfoctl` begins with none that
+/// is higher.
+const MOST_UNLISTED: u64 = u32::MAX as u64;
+
 /// How often the journal names what is not obeyed: a hostile node may write again and again.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
@@ -451,10 +455,19 @@ impl Link {
             .filter(|stated| stated.signer(&settings.config.budget, &self.fleet.called).is_some());
         let mut budgets = former.map(|stated| stated.budgets().clone()).unwrap_or_default();
         budgets.fleet.clone_from(&self.fleet.called);
-        budgets.number = budgets.number.saturating_add(1);
+        budgets.number = self.next_number(&known, &settings.config.budget);
         change(&mut budgets)?;
         let text = String::from_utf8(json(&budgets)).unwrap_or_default();
         Ok(BudgetDraft { former: former.map(|stated| stated.signed.clone()), text })
+    }
+
+    /// The number of what is signed next. It is higher than that of a key that was taken off the list, too, so
+    /// that nothing older can be replayed; but who has stolen that key may have used up all numbers.
+    fn next_number(&self, known: &Known, config: &BudgetConfig) -> u64 {
+        let Some(stated) = &known.stated else { return 1 };
+        let is_listed = stated.signer(config, &self.fleet.called).is_some();
+        let number = stated.number();
+        if is_listed || number < MOST_UNLISTED { number.saturating_add(1) } else { 1 }
     }
 
     /// Puts what an administrator has signed into the store. Returns the name of the key and the number.
@@ -493,13 +506,10 @@ impl Link {
         for _ in 0..2 {
             let revision = {
                 let known = lock(&self.known);
-                let before = known.stated.as_ref().filter(|before| {
-                    before.signer(&settings.config.budget, &self.fleet.called).is_some()
-                });
-                if before.map_or(0, Stated::number).checked_add(1) != Some(stated.number()) {
+                if stated.number() != self.next_number(&known, &settings.config.budget) {
                     return Err(faster());
                 }
-                stated.keep_texts(before);
+                stated.keep_texts(known.stated.as_ref());
                 known.revision
             };
             let record = json(&stated.record(None));

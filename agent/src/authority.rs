@@ -75,6 +75,8 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         AgentRequest::FleetCheck => Action::CheckFleet,
         AgentRequest::BudgetSet(_)
         | AgentRequest::BudgetClear(_)
+        | AgentRequest::BudgetDraft(_)
+        | AgentRequest::BudgetSigned(_)
         | AgentRequest::BudgetPartition { .. } => Action::SetBudget,
         AgentRequest::BudgetTerms(terms) => needs_of_terms(&terms.scope),
     }

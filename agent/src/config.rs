@@ -173,6 +173,13 @@ impl Config {
             let position = Position::of(text, key.unwrap_or_default());
             return Err(ConfigError::Wrong { path: path.to_owned(), position, message });
         }
+        if let Some(message) = config.budget.contradiction() {
+            let section = text.find("[budget]").unwrap_or_default();
+            let key = text.get(section..).and_then(|rest| rest.find("\nfleet"));
+            let key = key.map_or(section, |key| section.saturating_add(key).saturating_add(1));
+            let position = Position::of(text, key);
+            return Err(ConfigError::Wrong { path: path.to_owned(), position, message });
+        }
         Ok(Self { file: Some(path.to_owned()), ..config })
     }
 
@@ -267,6 +274,9 @@ mod tests {
                 "line 3, column 1: ",
                 "give store_loss_s more than 15",
             ),
+            ("[budget]\nkeys = ['ann']", "line 2, column 8: ", "\"ann\" is no key"),
+            ("[budget]\nfleet = true", "line 2, column 1: ", "budget.keys lists nobody"),
+            ("[fleet]\nname = 'a b'", "line 2, column 8: ", "\"a b\" is no name of a fleet"),
             ("[ledger]\nkeep_days = 0", "line 2, column 13: ", "0 is not between 1 and 36500"),
             ("[ledger]\nprice_per_kwh = -1", "line 2, column 17: ", "-1 is not between 0 and"),
             ("[ledger]\ncurrency = \"\\n\"", "line 2, column 12: ", "no name of a currency"),

@@ -65,6 +65,13 @@ impl Series {
         self.steps[passed.checked_sub(1).unwrap_or(before_first)].1
     }
 
+    /// The lowest and the highest budget that it ever has, in watts.
+    #[must_use]
+    pub fn range_w(&self) -> (f64, f64) {
+        let budgets_w = || self.steps.iter().map(|&(_, budget_w)| budget_w);
+        (budgets_w().fold(f64::INFINITY, f64::min), budgets_w().fold(0.0, f64::max))
+    }
+
     /// The budget now, less what the next drops require so that they are reached in time when power falls
     /// by no more than this each second.
     fn reachable(&self, at_s: f64, down_w_per_s: f64) -> f64 {
@@ -191,6 +198,7 @@ mod tests {
                 [40e3, 40e3, 40e3, 30e3, 30e3, 40e3]
             );
         }
+        assert_eq!(series.range_w(), (30e3, 40e3));
     }
 
     #[test]

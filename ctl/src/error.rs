@@ -6,7 +6,7 @@ use std::io;
 use pfo_planner::PlanError;
 
 use crate::arguments::{GpuArgumentError, NoSuchJob};
-use crate::budget::BelowFloor;
+use crate::budget::{BelowFloor, SigningError};
 use crate::daemons::ConnectionError;
 use crate::exit::Exit;
 use crate::explained::Explained;
@@ -33,6 +33,7 @@ pub(crate) enum Error {
     Trial(#[from] TrialError),
     Profile(#[from] ProfileError),
     Budget(#[from] BelowFloor),
+    Signing(#[from] SigningError),
     P2p(#[from] P2pError),
     Observe(#[from] ObserveError),
     OwnJob(#[from] OwnJobError),
@@ -66,6 +67,7 @@ impl Error {
             Self::Trial(error) => error,
             Self::Profile(error) => error,
             Self::Budget(error) => error,
+            Self::Signing(error) => error,
             Self::P2p(error) => error,
             Self::Observe(error) => error,
             Self::OwnJob(error) => error,

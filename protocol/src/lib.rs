@@ -20,8 +20,9 @@ mod tap;
 mod trial;
 
 pub use agent::budget::{
-    BudgetFileTrouble, BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope,
-    BudgetStatus, BudgetSteering, BudgetTerms, BudgetedJob,
+    BudgetChange, BudgetDraft, BudgetFileTrouble, BudgetLevel, BudgetOrder, BudgetReason,
+    BudgetReport, BudgetScope, BudgetStatus, BudgetSteering, BudgetTerms, BudgetedJob,
+    FleetBudgets, FleetOrder, SIGNED_CONTEXT, SignedBudgets, from_hexadecimal, hexadecimal,
 };
 pub use agent::calibration::{CalibratedClock, Calibration, CounterCheck, MemoryLock, ShareMore};
 pub use agent::first_plan::{BeginningRank, FirstPlan, FirstPlanState, PlanFile};

@@ -133,7 +133,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         ($($name:ident)*) => { BTreeMap::from([$((stringify!($name), shape::<p::$name>())),*]) };
     }
     shapes! {
-        AgentRequest AgentResponse AgentStatus BeginningRank BudgetFileTrouble BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
+        AgentRequest AgentResponse AgentStatus BeginningRank BudgetChange BudgetDraft BudgetFileTrouble BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
         BudgetStatus BudgetSteering BudgetTerms BudgetedJob CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
         CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event FirstPlan
         FirstPlanState FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow
@@ -142,7 +142,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         P2pSource P2pTarget PlanFile PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
         ProfileSelector RanUnit RankOrder RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage SavedEnergy Savings SavingsBy
-        SavingsQuery SavingsReport SavingsRow SettleTime ShareMore SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
+        SavingsQuery SavingsReport SavingsRow SettleTime ShareMore SignedBudgets SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
         SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank Tariff ThrottledNs TrialLength
         TrialRank TrialResult TrialRow TrialRun TrialStep TuneEnd TuneOrder TuneReport TuneState TuneStatus Unit Unsupported User WaitPower WatchedJob Welcome
         Window

@@ -15,6 +15,12 @@ pub enum StoreError {
     /// It answers, and refuses.
     #[error("the store refuses: {0}; `etcdctl user get` and `role get` show what a node may do")]
     Refused(String),
+    /// It lets this node write what is other nodes'.
+    #[error(
+        "its role lets it write what is other nodes' below {0}; give each node a role for its own keys, as \
+         docs/fleet.md shows"
+    )]
+    TooWide(String),
     /// A file of the credentials cannot be used.
     #[error("{0}")]
     Credentials(String),

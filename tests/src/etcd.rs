@@ -124,10 +124,32 @@ impl EtcdCluster {
         drop(self.server.ctl(&format!("del {key}")).unwrap());
     }
 
+    /// What is at a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> String {
+        self.server.ctl(&format!("get --print-value-only {key}")).unwrap().trim().to_owned()
+    }
+
+    /// Writes a value without spaces.
+    pub fn put(&self, key: &str, value: &str) {
+        drop(self.server.ctl(&format!("put {key} {value}")).unwrap());
+    }
+
     /// Takes from all nodes what they may do below a key.
     pub fn forbid(&self, prefix: &str) {
         let revoke = format!("role revoke-permission --prefix=true pfo-node {prefix}");
         drop(self.server.ctl(&revoke).unwrap());
+    }
+
+    /// Takes a role from a node.
+    pub fn take_role(&self, node: &str, role: &str) {
+        drop(self.server.ctl(&format!("user revoke-role {node} {role}")).unwrap());
+    }
+
+    /// Lets all nodes write below a key.
+    pub fn allow(&self, prefix: &str) {
+        let grant = format!("role grant-permission --prefix=true pfo-node readwrite {prefix}");
+        drop(self.server.ctl(&grant).unwrap());
     }
 
     /// Gives a node a certificate that is valid.

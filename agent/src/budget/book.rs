@@ -10,12 +10,13 @@ use pfo_protocol::{BudgetOrder, BudgetScope, BudgetTerms, GpuUuid, JobName, Part
 use pfo_service::{boot_id, read_versioned, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
+use crate::budget::fleet::Record;
 use crate::budget::known::{Ordered, Own};
 use crate::budget::partitions::{Partitioned, Partitions};
 use crate::job::JobKey;
 
-pub(super) const FORMAT: &str = "pfo-agent-budget/1";
-const FLEET_FORMAT: &str = "pfo-agent-budget-fleet/1";
+const FORMAT: &str = "pfo-agent-budget/1";
+const FLEET_FORMAT: &str = "pfo-agent-budget-fleet/2";
 const SLOWED_FORMAT: &str = "pfo-agent-budget-jobs/1";
 const PARTITIONS_FORMAT: &str = "pfo-agent-budget-partitions/1";
 
@@ -31,6 +32,9 @@ pub(super) struct Kept {
     /// The node whose file it is, in a budget of the fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) by_node: Option<Node>,
+    /// The name of the key that signed it, in a budget of the fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) by_key: Option<String>,
 }
 
 /// A job that a budget has slowed down.
@@ -55,7 +59,7 @@ pub(super) struct Book {
 /// What is written of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OnDisk {
+struct OnDisk {
     format: String,
     orders: Vec<Kept>,
     terms: Vec<BudgetTerms>,
@@ -85,24 +89,25 @@ struct PartitionsOnDisk {
 #[serde(deny_unknown_fields)]
 pub(super) struct KnownOfFleet {
     format: String,
-    pub(super) book: OnDisk,
+    /// What was signed, with the contents of its files.
+    pub(super) record: Option<Record>,
     /// What this node may draw, in watts.
     pub(super) share_w: Option<f64>,
 }
 
 impl KnownOfFleet {
-    pub(super) fn new(book: &Book, share_w: Option<f64>) -> Self {
-        Self { format: FLEET_FORMAT.into(), book: OnDisk::of(book), share_w }
+    pub(super) fn new(record: Option<Record>, share_w: Option<f64>) -> Self {
+        Self { format: FLEET_FORMAT.into(), record, share_w }
     }
 }
 
 impl OnDisk {
-    pub(super) fn of(book: &Book) -> Self {
+    fn of(book: &Book) -> Self {
         let (orders, terms) = (book.orders.values().cloned(), book.terms.values().cloned());
         Self { format: FORMAT.into(), orders: orders.collect(), terms: terms.collect() }
     }
 
-    pub(super) fn book(self) -> Book {
+    fn book(self) -> Book {
         let orders = self.orders.into_iter().map(|kept| (kept.order.scope.clone(), kept));
         let terms = self.terms.into_iter().map(|terms| (terms.scope.clone(), terms));
         Book { orders: orders.collect(), terms: terms.collect() }
@@ -290,7 +295,7 @@ mod tests {
             down_w_per_s: Some(5.0),
             emergency: false,
         };
-        Kept { order, by_uid: Uid(0), since_unix_s: 7, text: None, by_node: None }
+        Kept { order, by_uid: Uid(0), since_unix_s: 7, text: None, by_node: None, by_key: None }
     }
 
     fn key(uid: u32, name: &str) -> JobKey {

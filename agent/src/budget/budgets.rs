@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use pfo_protocol::{
-    BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, GpuUuid, JobName, PartitionName, Refusal,
-    RefusalCode, Uid,
+    BudgetChange, BudgetDraft, BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, FleetBudgets,
+    FleetOrder, GpuUuid, JobName, PartitionName, Refusal, RefusalCode, SignedBudgets, Uid,
 };
 use pfo_service::{blocking, lock, unix_s};
 use tokio::sync::Notify;
@@ -70,7 +70,9 @@ pub(crate) struct Budgets {
 impl Budgets {
     pub(crate) fn new(means: BudgetMeans) -> Arc<Self> {
         let link =
-            means.steering.fleet.clone().map(|fleet| Link::new(fleet, Arc::clone(&means.files)));
+            means.steering.fleet.clone().map(|fleet| {
+                Link::new(fleet, Arc::clone(&means.files), Arc::clone(&means.settings))
+            });
         Arc::new(Self {
             means,
             link,
@@ -132,9 +134,7 @@ impl Budgets {
         let (scope, read) = (order.scope.clone(), order.clone());
         let level = blocking(move || Level::of(&read, None)).await??;
         let (text, since_unix_s) = (level.text().map(str::to_owned), unix_s(SystemTime::now()));
-        let by_node = self.link.as_ref().filter(|_| scope.is_of_fleet());
-        let by_node = by_node.map(|link| link.me().clone());
-        let kept = Kept { order, by_uid, since_unix_s, text, by_node };
+        let kept = Kept { order, by_uid, since_unix_s, text, by_node: None, by_key: None };
         self.change(&scope.clone(), move |book| {
             let is_new = !book.orders.contains_key(&scope);
             check_room("budgets", book.orders.len(), MOST_ORDERS, is_new)?;
@@ -151,13 +151,74 @@ impl Budgets {
     pub(crate) async fn clear(self: &Arc<Self>, scope: BudgetScope) -> Result<(), Refusal> {
         self.change(&scope.clone(), move |book| match book.orders.remove(&scope) {
             Some(_) => Ok(()),
-            None => Err(Refusal::new(
-                RefusalCode::NoPlan,
-                "there is no such power budget",
-                "`pfoctl budget status` shows those that are set",
-            )),
+            None => Err(no_budget()),
         })
         .await
+    }
+
+    /// What an administrator is to sign for a change of the fleet's budgets.
+    ///
+    /// # Errors
+    /// If the node is in no fleet, a file is wrong, or there are too many.
+    pub(crate) async fn draft(
+        &self,
+        change: BudgetChange,
+        by_uid: Uid,
+    ) -> Result<BudgetDraft, Refusal> {
+        let link = self.link()?;
+        match change {
+            BudgetChange::Set(order) => {
+                let read = order.clone();
+                let level = blocking(move || Level::of(&read, None)).await??;
+                let new = FleetOrder {
+                    by_uid,
+                    by_node: link.me().to_string(),
+                    since_unix_s: unix_s(SystemTime::now()),
+                    text: level.text().map(str::to_owned),
+                    order,
+                };
+                link.draft(|FleetBudgets { orders, .. }| {
+                    orders.retain(|former| former.order.scope != new.order.scope);
+                    check_room("budgets of the fleet", orders.len(), MOST_ORDERS, true)?;
+                    orders.push(new);
+                    Ok(())
+                })
+            }
+            BudgetChange::Clear(scope) => link.draft(|FleetBudgets { orders, .. }| {
+                let before = orders.len();
+                orders.retain(|former| former.order.scope != scope);
+                if orders.len() < before { Ok(()) } else { Err(no_budget()) }
+            }),
+            BudgetChange::Terms(new) => link.draft(|FleetBudgets { terms, .. }| {
+                terms.retain(|former| former.scope != new.scope);
+                if new.weight.is_some() || new.slowest.is_some() {
+                    check_room("terms of jobs in the fleet", terms.len(), MOST_TERMS, true)?;
+                    terms.push(new);
+                }
+                Ok(())
+            }),
+        }
+    }
+
+    /// Hands what an administrator has signed to all nodes of the fleet. Returns the name of the key, and the
+    /// number of what is in force.
+    ///
+    /// # Errors
+    /// If this node does not obey it, or the store does not take it.
+    pub(crate) async fn submit(&self, signed: SignedBudgets) -> Result<(String, u64), Refusal> {
+        let done = self.link()?.submit(signed).await?;
+        self.changed.notify_one();
+        Ok(done)
+    }
+
+    fn link(&self) -> Result<&Link, Refusal> {
+        self.link.as_ref().ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::LimitReached,
+                "this node is in no fleet",
+                "give the endpoints of etcd in [fleet] of agent.toml, and restart pfo-agent",
+            )
+        })
     }
 
     /// Sets the terms of a scope; terms that say nothing are forgotten.
@@ -232,7 +293,9 @@ impl Budgets {
             link.show(only_of, &mut budgets, &mut jobs);
         }
         let terms = book.terms.into_values().filter(|terms| sees(&terms.scope, only_of));
-        BudgetReport { budgets, terms: terms.collect(), jobs }
+        let objection = self.link.as_ref().and_then(Link::objection);
+        let disobeyed = objection.map(|objection| format!("this node {objection}"));
+        BudgetReport { budgets, terms: terms.collect(), jobs, disobeyed }
     }
 
     async fn change(
@@ -244,16 +307,12 @@ impl Budgets {
             let budgets = Arc::clone(self);
             return blocking(move || budgets.change_here(what)).await?;
         }
-        let Some(link) = &self.link else {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                "this node is in no fleet",
-                "give the endpoints of etcd in [fleet] of agent.toml, and restart pfo-agent",
-            ));
-        };
-        link.order(what).await?;
-        self.changed.notify_one();
-        Ok(())
+        let _in_fleet = self.link()?;
+        Err(Refusal::new(
+            RefusalCode::NotAuthorized,
+            "a budget of the fleet, and terms for it, need the signature of an administrator",
+            "add --key FILE; `pfoctl budget sign-key FILE` makes a key",
+        ))
     }
 
     fn change_here(&self, what: impl Fn(&mut Book) -> Result<(), Refusal>) -> Result<(), Refusal> {
@@ -267,6 +326,14 @@ impl Budgets {
         self.changed.notify_one();
         Ok(())
     }
+}
+
+fn no_budget() -> Refusal {
+    Refusal::new(
+        RefusalCode::NoPlan,
+        "there is no such power budget",
+        "`pfoctl budget status` shows those that are set",
+    )
 }
 
 fn check_room(what: &str, there: usize, most: usize, is_new: bool) -> Result<(), Refusal> {

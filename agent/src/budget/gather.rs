@@ -137,6 +137,7 @@ pub(super) async fn gather(
             Some(makers) => makers.curve(job, of_job).await,
             None => curve(means, job, of_job, cut).await,
         };
+        let curve = curve.and_then(|curve| bounded(means, &scope, curve));
         members.push(Member {
             own_weight: weight,
             is_known,
@@ -159,7 +160,31 @@ pub(super) async fn gather(
     members
 }
 
+/// What a job can run for a budget: for one of the fleet, as far as this node lets it.
+fn bounded(means: &BudgetMeans, scope: &BudgetScope, curve: Curve) -> Option<Curve> {
+    if !scope.is_of_fleet() {
+        return Some(curve);
+    }
+    within(&curve, means.settings.now().config.budget.slowest_in_fleet())
+}
+
+fn within(curve: &Curve, slowest: f64) -> Option<Curve> {
+    Curve::steered(curve.steering(), curve.points().iter().copied(), Some(slowest)).ok()
+}
+
+/// Whether a curve has a point that is not below a floor.
+fn has(curve: &Curve, tag: u32, slowest: Option<f64>) -> bool {
+    let shortest_s = curve.points().first().map_or(0.0, |point| point.time_s);
+    let slowest_s = slowest.unwrap_or(f64::INFINITY) * shortest_s;
+    curve.points().iter().any(|point| point.tag == tag && point.time_s <= slowest_s)
+}
+
 impl Member {
+    /// Whether the node that decides for the fleet may have the job run this point.
+    pub(super) fn may_run(&self, tag: u32) -> bool {
+        tag == OWN || self.curve.as_ref().is_some_and(|curve| has(curve, tag, self.slowest))
+    }
+
     /// As a decision sees it. A job that no plan and no clock slows down has the one point that it runs,
     /// so that only power limits can hold it.
     pub(super) fn gathered(&self, known: &Known) -> Option<Gathered> {
@@ -313,5 +338,23 @@ impl Known {
                 self.own = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_runs_nothing_slower_than_its_floor_and_that_of_its_node_allow() {
+        let point = |time_s, power_w, tag| Point { time_s, power_w, tag };
+        let points = [point(1.0, 900.0, OWN), point(1.5, 700.0, 1), point(2.5, 500.0, 2)];
+        let whole = Curve::new(points, None).unwrap();
+        let runs = |curve: &Curve, slowest| [1, 2, 3].map(|tag| has(curve, tag, slowest));
+        assert_eq!(runs(&whole, None), [true, true, false]);
+        assert_eq!(runs(&whole, Some(1.6)), [true, false, false]);
+        let of_node = within(&whole, 2.0).unwrap();
+        assert_eq!(runs(&of_node, None), [true, false, false]);
+        assert_eq!(runs(&of_node, Some(1.1)), [false, false, false]);
     }
 }

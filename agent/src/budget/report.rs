@@ -25,6 +25,8 @@ pub(super) fn undecided(kept: &Kept) -> BudgetStatus {
     BudgetStatus {
         order: kept.order.clone(),
         by_uid: kept.by_uid,
+        by_node: kept.by_node.as_ref().map(ToString::to_string),
+        by_key: kept.by_key.clone(),
         since_unix_s: kept.since_unix_s,
         budget_w: None,
         drawn_w: None,

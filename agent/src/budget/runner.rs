@@ -68,7 +68,8 @@ impl Budgets {
             let is_slowed = kept.known.values().any(Known::is_slowed)
                 || !kept.caps.is_empty()
                 || self.link.as_ref().is_some_and(is_unsettled);
-            if book.orders.is_empty() && !is_slowed {
+            let disobeys = self.link.as_ref().is_some_and(|link| link.disobeys().is_some());
+            if book.orders.is_empty() && !is_slowed && !disobeys {
                 kept = Looked { settled: kept.settled, ..Looked::default() };
                 *lock(&self.shown) = Shown::default();
                 lock(&self.bound).clear();
@@ -261,9 +262,13 @@ impl Budgets {
         kept: &mut Looked,
         elapsed_s: f64,
     ) -> Taken {
-        self.release_wholes(link, members, views, kept).await;
-        if link.book().orders.is_empty() {
-            return Taken::default();
+        link.reconsider().await;
+        let disobeys = link.disobeys().is_some();
+        if !disobeys {
+            self.release_wholes(link, members, views, kept).await;
+            if link.book().orders.is_empty() {
+                return Taken::default();
+            }
         }
         let own = || members.iter().filter(|member| member.scope.is_of_fleet());
         let look = Look {
@@ -275,6 +280,10 @@ impl Budgets {
             base_w: self.base_of_fleet_w(node, members),
             elapsed_s,
         };
+        if disobeys {
+            kept.turns.disobey(&look).await;
+            return Taken::default();
+        }
         let received = kept.turns.take(&look).await;
         let blueprint = received.as_ref().map(|received| &*received.blueprint);
         let limits = kept.turns.limits(&look, blueprint);
@@ -287,7 +296,8 @@ impl Budgets {
             if is_by_us && given.shown.own_w.is_some() {
                 self.account(&mut kept.known, member, elapsed_s);
             }
-            let Some(tag) = given.to.filter(|_| is_by_us && !is_cut_off(link)) else { continue };
+            let is_due = |tag: &u32| is_by_us && !is_cut_off(link) && member.may_run(*tag);
+            let Some(tag) = given.to.filter(is_due) else { continue };
             match views.get(&member.key).zip(self.means.makers()) {
                 Some((job, makers)) if member.is_whole() => {
                     let Some(known) = kept.known.get_mut(&member.key) else { continue };

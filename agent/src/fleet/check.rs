@@ -46,6 +46,12 @@ pub(crate) async fn check(fleet: &Fleet) -> Vec<FleetFinding> {
     let (used, nodes) =
         nodes.map_or_else(|error| (Err(error), None), |nodes| (Ok(()), Some(nodes)));
     findings.push(finding(format!("what node {} may do there", fleet.node()), used));
+    if nodes.is_some()
+        && let Some(etcd) = &answering
+    {
+        let bounds = in_time(USE_TIMEOUT, etcd.check_bounds()).await;
+        findings.push(finding(format!("what node {} may not do there", fleet.node()), bounds));
+    }
     // Without the store, every finding above says so.
     findings.extend(nodes.as_ref().map(same_version));
     findings

@@ -24,6 +24,8 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 pub(crate) struct FleetConfig {
     /// The members of etcd; with none, the node is in no fleet.
     endpoints: Vec<Endpoint>,
+    /// The name of the fleet, which its signed budgets contain.
+    pub(super) name: FleetName,
     /// The name of this node; none is that of the host.
     #[serde(deserialize_with = "name_or_none")]
     node: Option<Node>,
@@ -36,6 +38,11 @@ pub(crate) struct FleetConfig {
     /// Seconds without the store after which `on_store_loss` is done.
     store_loss_s: Within<3, 86_400>,
 }
+
+/// What a fleet is called; empty is a name, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct FleetName(pub(super) String);
 
 /// Where a member of etcd listens.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -54,6 +61,7 @@ impl Default for FleetConfig {
     fn default() -> Self {
         Self {
             endpoints: Vec::new(),
+            name: FleetName::default(),
             node: None,
             ca: "fleet-ca.pem".into(),
             certificate: "fleet.pem".into(),
@@ -62,6 +70,20 @@ impl Default for FleetConfig {
             on_store_loss: OnStoreLoss::Keep,
             store_loss_s: Within::of::<45>(),
         }
+    }
+}
+
+impl TryFrom<String> for FleetName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let may_be = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        if text.len() <= 64 && text.chars().all(may_be) {
+            return Ok(Self(text));
+        }
+        Err(format!(
+            "{text:?} is no name of a fleet: give at most 64 letters, digits, dots, hyphens and underscores"
+        ))
     }
 }
 

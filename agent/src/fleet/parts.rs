@@ -39,6 +39,8 @@ const SHOW_TIMEOUT: Duration = Duration::from_secs(2);
 /// The fleet, as this node takes part in it.
 pub(crate) struct Fleet {
     pub(super) settings: EtcdSettings,
+    /// What its signed budgets call it.
+    pub(crate) called: String,
     participant: pfo_fleet::Settings,
     pfod: Pfod,
     pub(super) questions: Arc<Questions>,
@@ -114,6 +116,7 @@ impl Fleet {
         });
         Some(Arc::new(Self {
             settings: settings.ok()?,
+            called: config.name.0.clone(),
             participant: config.settings(),
             pfod,
             questions,
@@ -136,7 +139,9 @@ impl Fleet {
     /// The store, as soon as the credentials for it can be read.
     async fn store(&self) -> Arc<Etcd> {
         let open = async || loop {
-            match Etcd::open(&self.settings).await {
+            let opened = Etcd::open(&self.settings).await;
+            // With the certificate of another node, this one would speak for that.
+            match opened.and_then(|etcd| etcd.check_name().map(|()| etcd)) {
                 Ok(etcd) => return Arc::new(etcd),
                 Err(error) => self.note(Some(error)),
             }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, BudgetLevel, BudgetOrder, BudgetScope, BudgetTerms, GpuUuid,
-    JobSelector, JobView, PartitionName, Refusal, RefusalCode, Uid,
+    AgentRequest, AgentResponse, BudgetChange, BudgetDraft, BudgetLevel, BudgetOrder, BudgetScope,
+    BudgetTerms, GpuUuid, JobSelector, JobView, PartitionName, Refusal, RefusalCode, Uid,
 };
 
 use crate::authority::Permit;
@@ -43,6 +43,19 @@ impl Services {
             AgentRequest::BudgetSet(order) => self.set_budget(permit, order).await?,
             AgentRequest::BudgetClear(scope) => self.clear_budget(permit, scope).await?,
             AgentRequest::BudgetTerms(terms) => self.set_budget_terms(permit, terms).await?,
+            AgentRequest::BudgetDraft(change) => {
+                let draft = self.draft_budget(permit, change).await?;
+                return Ok(AgentResponse::BudgetDraft(Box::new(draft)));
+            }
+            AgentRequest::BudgetSigned(signed) => {
+                let (key, number) = self.budgets.submit(signed).await?;
+                let (uid, pid) = (permit.uid(), permit.pid());
+                tracing::info!(
+                    uid = uid.0,
+                    pid = pid.0,
+                    "user {uid} set the power budgets of the fleet: number {number}, signed with key {key}"
+                );
+            }
             AgentRequest::BudgetPartition { uid, gpus, partition } => {
                 self.place(permit, uid, gpus, partition).await?;
             }
@@ -70,6 +83,27 @@ impl Services {
             "user {uid} set the power budget of {of}: {level}"
         );
         Ok(())
+    }
+
+    async fn draft_budget(
+        &self,
+        permit: &Permit,
+        mut change: BudgetChange,
+    ) -> Result<BudgetDraft, Refusal> {
+        let scope = match &mut change {
+            BudgetChange::Set(order) => &mut order.scope,
+            BudgetChange::Clear(scope) => scope,
+            BudgetChange::Terms(terms) => &mut terms.scope,
+        };
+        if !scope.is_of_fleet() {
+            return Err(Refusal::new(
+                RefusalCode::Malformed,
+                format!("a budget of {} needs no signature", named(scope)),
+                "leave out --key, or say --for fleet",
+            ));
+        }
+        *scope = self.whose(permit, scope.clone()).await?;
+        self.budgets.draft(change, permit.uid()).await
     }
 
     async fn clear_budget(&self, permit: &Permit, scope: BudgetScope) -> Result<(), Refusal> {
@@ -124,7 +158,8 @@ impl Services {
         if permit.administers() {
             return Ok(());
         }
-        let config = self.settings.now().config.budget;
+        let settings = self.settings.now();
+        let config = &settings.config.budget;
         let before = self.budgets.terms(&terms.scope);
         let (weight, slowest) = before.map_or((None, None), |terms| (terms.weight, terms.slowest));
         for (changes, may, what, key) in [

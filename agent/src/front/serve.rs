@@ -108,9 +108,7 @@ impl Services {
             AgentRequest::RecordingEnd { job, keep } => {
                 Ok(AgentResponse::RecordingEnded(holds.end(permit, &job, keep).await?))
             }
-            AgentRequest::Samples(job) => {
-                Ok(AgentResponse::Samples(holds.samples(permit, &job)?.next_page()))
-            }
+            AgentRequest::Samples(job) => next_samples(permit, holds, &job),
             AgentRequest::FrontierLoad { job, label, frontier } => {
                 self.load_frontier(permit, &job, label, frontier).await
             }
@@ -144,6 +142,8 @@ impl Services {
             | AgentRequest::BudgetSet(_)
             | AgentRequest::BudgetClear(_)
             | AgentRequest::BudgetTerms(_)
+            | AgentRequest::BudgetDraft(_)
+            | AgentRequest::BudgetSigned(_)
             | AgentRequest::BudgetPartition { .. } => Box::pin(self.budget(permit, request)).await,
             AgentRequest::OrderRead(job) => self.read_order(permit, &job).await,
             AgentRequest::FirstPlanLoad { .. }
@@ -457,4 +457,8 @@ fn stage_times(profile: &[u8], stages: usize) -> Result<Vec<StageTimes>, Refusal
         )));
     }
     Ok(times)
+}
+
+fn next_samples(permit: &Permit, holds: &mut Holds, job: &JobSelector) -> Served {
+    Ok(AgentResponse::Samples(holds.samples(permit, job)?.next_page()))
 }

@@ -2,6 +2,7 @@
 
 mod floor;
 mod scope;
+mod signing;
 mod view;
 
 use std::thread::sleep;
@@ -9,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args, Subcommand};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, BudgetLevel, BudgetOrder, BudgetReport, BudgetScope, BudgetTerms,
-    BudgetedJob, JobStatus, PartitionName, Uid,
+    AgentRequest, AgentResponse, BudgetChange, BudgetLevel, BudgetOrder, BudgetReport, BudgetScope,
+    BudgetTerms, BudgetedJob, JobStatus, PartitionName, Uid,
 };
 
 pub(crate) use self::floor::BelowFloor;
 use self::scope::Scope;
+pub(crate) use self::signing::SigningError;
+use self::signing::{KeyArguments, SignKey};
 use crate::arguments::{GpuArguments, JobArguments, NoSuchJob, Slowdown};
 use crate::daemons::Daemons;
 use crate::error::Error;
@@ -35,6 +38,7 @@ pub(crate) enum Budget {
     Explain(Explain),
     Clear(Clear),
     Partition(Partition),
+    SignKey(SignKey),
 }
 
 /// Set what jobs may draw together
@@ -74,6 +78,9 @@ pub(crate) struct Set {
     #[arg(long, conflicts_with_all = ["up", "down"])]
     emergency: bool,
 
+    #[command(flatten)]
+    key: KeyArguments,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -96,6 +103,9 @@ pub(crate) struct Terms {
     /// How much longer than by itself a step may take at most [default: as long as its slowest plan]
     #[arg(long, value_name = "PERCENT")]
     floor: Option<Slowdown>,
+
+    #[command(flatten)]
+    key: KeyArguments,
 
     /// Print JSON
     #[arg(long)]
@@ -130,6 +140,9 @@ pub(crate) struct Explain {
 pub(crate) struct Clear {
     #[command(flatten)]
     scope: ScopeArguments,
+
+    #[command(flatten)]
+    key: KeyArguments,
 
     /// Print JSON
     #[arg(long)]
@@ -184,15 +197,22 @@ impl ScopeArguments {
 
 impl Budget {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        let (request, json) = match &self {
+        let (report, json) = match self {
             Self::Set(set) => return set.run(daemons, output),
-            Self::Terms(terms) => (AgentRequest::BudgetTerms(terms.terms()), terms.json),
-            Self::Clear(clear) => (AgentRequest::BudgetClear(clear.scope.scope()), clear.json),
-            Self::Status(status) => (AgentRequest::Budget, status.json),
-            Self::Partition(partition) => (partition.request(daemons)?, partition.json),
+            Self::Terms(terms) => {
+                (terms.key.ask(daemons, BudgetChange::Terms(terms.terms()))?, terms.json)
+            }
+            Self::Clear(clear) => {
+                let change = BudgetChange::Clear(clear.scope.scope());
+                (clear.key.ask(daemons, change)?, clear.json)
+            }
+            Self::Status(status) => (ask(daemons, AgentRequest::Budget)?, status.json),
+            Self::Partition(partition) => {
+                (ask(daemons, partition.request(daemons)?)?, partition.json)
+            }
             Self::Explain(explain) => return explain.run(daemons, output),
+            Self::SignKey(make) => return make.run(output),
         };
-        let report = ask(daemons, request)?;
         if json {
             return output.json(&report);
         }
@@ -257,7 +277,7 @@ impl Set {
             }
             _ => None,
         };
-        let report = ask(daemons, AgentRequest::BudgetSet(order))?;
+        let report = self.key.ask(daemons, BudgetChange::Set(order))?;
         if self.json {
             output.json(&report)?;
         } else {

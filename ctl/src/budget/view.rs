@@ -16,7 +16,9 @@ use crate::user;
 /// Everything, as tables.
 pub(super) fn report(report: &BudgetReport, look: Look) -> String {
     let mut text = String::new();
-    if report.budgets.is_empty() {
+    if report.budgets.is_empty() && report.disobeyed.is_some() {
+        text += "No power budget is in force on this node.\n";
+    } else if report.budgets.is_empty() {
         text += "No power budget is set, or it is not yours to see.\n";
     } else {
         let mut table = Table::new(look)
@@ -24,11 +26,12 @@ pub(super) fn report(report: &BudgetReport, look: Look) -> String {
             .right("Power")
             .right("Drawn")
             .right("Reserve")
-            .left("From");
+            .left("From")
+            .left("Ordered by");
         report.budgets.iter().for_each(|budget| table.row(budget_row(budget)));
         text += &table.render();
     }
-    for said in report.budgets.iter().flat_map(troubles) {
+    for said in report.disobeyed.iter().cloned().chain(report.budgets.iter().flat_map(troubles)) {
         text += &format!("{}\n", harmless(&said));
     }
     if !report.jobs.is_empty() {
@@ -49,7 +52,7 @@ pub(super) fn report(report: &BudgetReport, look: Look) -> String {
     text
 }
 
-fn budget_row(budget: &BudgetStatus) -> [Cell; 5] {
+fn budget_row(budget: &BudgetStatus) -> [Cell; 6] {
     let from = match &budget.order.level {
         BudgetLevel::Watts(_) => String::new(),
         BudgetLevel::File(path) => path.clone(),
@@ -64,7 +67,14 @@ fn budget_row(budget: &BudgetStatus) -> [Cell; 5] {
         power(budget.drawn_w),
         power(budget.budget_w.map(|_| budget.reserve_w)),
         Cell::text(if budget.order.emergency { format!("{from} emergency") } else { from }.trim()),
+        Cell::text(ordered_by(budget)),
     ]
+}
+
+fn ordered_by(budget: &BudgetStatus) -> String {
+    let at = budget.by_node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
+    let with = budget.by_key.as_ref().map_or(String::new(), |key| format!(", key {key}"));
+    format!("{}{at}{with}", user::name_of(budget.by_uid))
 }
 
 fn troubles(budget: &BudgetStatus) -> Vec<String> {
@@ -251,6 +261,8 @@ mod tests {
         let budget = BudgetStatus {
             order,
             by_uid: Uid(0),
+            by_node: Some("node-a".into()),
+            by_key: Some("ann".into()),
             since_unix_s: 0,
             budget_w: Some(900.0),
             drawn_w: Some(950.0),
@@ -265,7 +277,7 @@ mod tests {
             }),
             problem: Some("pfod does not answer".into()),
         };
-        BudgetReport { budgets: vec![budget], terms: Vec::new(), jobs: vec![job] }
+        BudgetReport { budgets: vec![budget], terms: Vec::new(), jobs: vec![job], disobeyed: None }
     }
 
     #[test]

@@ -127,6 +127,7 @@ pub(super) const COLUMNS: Tables = &[
             ("Drawn", "power by the energy counters"),
             ("Reserve", "power that is kept free for what is not known exactly"),
             ("From", "the file that the budget is read from"),
+            ("Ordered by", "who set it; of a fleet's budget, on which node and with which key"),
             ("Weight", "how much the progress of the job counts"),
             ("Gives up, Slower by", "what the budget takes from the job"),
             ("Why", "why it runs what it runs; `budget explain` says more"),

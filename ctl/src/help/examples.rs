@@ -286,7 +286,7 @@ pub(super) const EXAMPLES: Tables = &[
         &[
             ("pfoctl budget set 40kW", "Keep the jobs of this node below 40 kW."),
             (
-                "pfoctl budget set --from /etc/pfo/day.csv --for fleet",
+                "pfoctl budget set --from /etc/pfo/day.csv --for fleet --key ann.key",
                 "Keep those of all nodes below what a file says for each hour.",
             ),
         ],
@@ -307,6 +307,10 @@ pub(super) const EXAMPLES: Tables = &[
             ),
             ("pfoctl budget partition --end --uid 1003 --gpu 0 --gpu 1", "Say that it has ended."),
         ],
+    ),
+    (
+        "budget sign-key",
+        &[("pfoctl budget sign-key ann.key --name ann", "Make a key, and show what nodes need.")],
     ),
     ("budget clear", &[("pfoctl budget clear", "End the budget of this node.")]),
     ("budget status", &[("pfoctl budget status", "Show what is drawn, and who gives up what.")]),

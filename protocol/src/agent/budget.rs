@@ -105,6 +105,110 @@ pub struct BudgetTerms {
     pub slowest: Option<f64>,
 }
 
+/// What a signature under [`FleetBudgets`] begins with, so that it is none under anything else.
+pub const SIGNED_CONTEXT: &str = "pfo-fleet-budgets/1\n";
+
+/// All budgets and terms of a fleet, as an administrator signs them: as JSON, with a number that is one more
+/// than that of the statement which they replace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FleetBudgets {
+    /// The fleet, as `fleet.name` of agent.toml names it.
+    pub fleet: String,
+    /// Nodes obey no number that is not higher than the one before.
+    pub number: u64,
+    /// The budgets.
+    pub orders: Vec<FleetOrder>,
+    /// How much jobs count, and how slow they may become.
+    pub terms: Vec<BudgetTerms>,
+}
+
+/// A budget of a fleet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FleetOrder {
+    /// What was ordered.
+    pub order: BudgetOrder,
+    /// Who ordered it.
+    pub by_uid: Uid,
+    /// At which node. If the level is a file, it is that node's.
+    pub by_node: String,
+    /// When, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// What that file said. Later contents may say powers between its lowest and its highest.
+    pub text: Option<String>,
+}
+
+/// [`FleetBudgets`] with a signature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignedBudgets {
+    /// The public key (Ed25519), in 64 hexadecimal digits.
+    pub key: String,
+    /// The signature under [`SIGNED_CONTEXT`] and the text, in 128 hexadecimal digits.
+    pub signature: String,
+    /// The JSON of [`FleetBudgets`].
+    pub text: String,
+}
+
+impl SignedBudgets {
+    /// A text with a key and a signature.
+    #[must_use]
+    pub fn new(key: &[u8], signature: &[u8], text: String) -> Self {
+        Self { key: hexadecimal(key), signature: hexadecimal(signature), text }
+    }
+
+    /// The public key and the signature; none if they are not so many digits.
+    #[must_use]
+    pub fn key_and_signature(&self) -> Option<([u8; 32], [u8; 64])> {
+        Some((from_hexadecimal(&self.key)?, from_hexadecimal(&self.signature)?))
+    }
+
+    /// What is signed when a text is.
+    #[must_use]
+    pub fn message(text: &str) -> Vec<u8> {
+        [SIGNED_CONTEXT, text].concat().into_bytes()
+    }
+}
+
+/// Bytes as lowercase digits, two for each.
+#[must_use]
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of lowercase digits; none if there are not exactly so many.
+#[must_use]
+pub fn from_hexadecimal<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+    let pairs = digits.as_bytes().chunks_exact(2);
+    if !digits.as_bytes().iter().all(is_digit) || !pairs.remainder().is_empty() {
+        return None;
+    }
+    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()
+}
+
+/// A change of the budgets of a fleet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum BudgetChange {
+    /// A budget, in the place of the one of the same scope.
+    Set(BudgetOrder),
+    /// The end of a budget.
+    Clear(BudgetScope),
+    /// Terms, in the place of those of the same scope.
+    Terms(BudgetTerms),
+}
+
+/// What an administrator is to sign for a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetDraft {
+    /// What it replaces; none if the node knows of nothing that was signed.
+    pub former: Option<SignedBudgets>,
+    /// The JSON of [`FleetBudgets`].
+    pub text: String,
+}
+
 /// Every budget of the node and of its fleet, and the jobs that count for one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BudgetReport {
@@ -114,6 +218,8 @@ pub struct BudgetReport {
     pub terms: Vec<BudgetTerms>,
     /// The jobs that the peer may see.
     pub jobs: Vec<BudgetedJob>,
+    /// Why this node obeys no budget of its fleet though one is set, or which one it refuses, if so.
+    pub disobeyed: Option<String>,
 }
 
 /// A budget and what is drawn.
@@ -123,6 +229,12 @@ pub struct BudgetStatus {
     pub order: BudgetOrder,
     /// Who ordered it.
     pub by_uid: Uid,
+    /// At which node, if it is one of the fleet.
+    #[serde(default)]
+    pub by_node: Option<String>,
+    /// The name of the key that signed it, if it is one of the fleet.
+    #[serde(default)]
+    pub by_key: Option<String>,
     /// When, in seconds since 1970.
     pub since_unix_s: u64,
     /// What there is now, in watts; none while nothing was decided.
@@ -286,6 +398,17 @@ mod tests {
         assert!(decoded(&terms(Some(2.0), Some(1.2))).is_ok());
         for (weight, slowest) in [(Some(0.0), None), (Some(f64::NAN), None), (None, Some(0.9))] {
             assert!(decoded(&terms(weight, slowest)).is_err(), "{weight:?} {slowest:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_lowercase_digits_of_exactly_its_length() {
+        let (key, signature) = ([0xa7; 32], [3; 64]);
+        let signed = SignedBudgets::new(&key, &signature, "{}".into());
+        assert_eq!(signed.key_and_signature(), Some((key, signature)));
+        assert_eq!(from_hexadecimal::<2>("0aff"), Some([10, 255]));
+        for wrong in ["0af", "0aff0", "0aff00", "0AFF", "0a+f", "", "0aéf"] {
+            assert_eq!(from_hexadecimal::<2>(wrong), None, "{wrong}");
         }
     }
 

@@ -7,7 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use pfo_vocabulary::{GpuUuid, JobName, PartitionName, Uid};
 
-use crate::agent::budget::{BudgetOrder, BudgetReport, BudgetScope, BudgetTerms};
+use crate::agent::budget::{
+    BudgetChange, BudgetDraft, BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, SignedBudgets,
+};
 use crate::agent::calibration::Calibration;
 use crate::agent::first_plan::{BeginningRank, FirstPlan, PlanFile};
 use crate::agent::fleet::{FleetFinding, FleetStatus, FleetSwapped};
@@ -228,6 +230,10 @@ pub enum AgentRequest {
     Tunes,
     /// What the tune of a job has measured and decided, once it is over.
     TuneRead(JobSelector),
+    /// What an administrator is to sign for a change of the fleet's budgets. Nothing changes.
+    BudgetDraft(BudgetChange),
+    /// Put what an administrator has signed into the store, for all nodes of the fleet.
+    BudgetSigned(SignedBudgets),
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -306,7 +312,8 @@ pub enum AgentResponse {
     /// To [`AgentRequest::Savings`].
     Savings(Box<SavingsReport>),
     /// To [`AgentRequest::Budget`], [`AgentRequest::BudgetSet`], [`AgentRequest::BudgetClear`],
-    /// [`AgentRequest::BudgetTerms`] and [`AgentRequest::BudgetPartition`].
+    /// [`AgentRequest::BudgetTerms`], [`AgentRequest::BudgetPartition`] and
+    /// [`AgentRequest::BudgetSigned`].
     Budget(Box<BudgetReport>),
     /// To [`AgentRequest::FirstPlanLoad`] and [`AgentRequest::FirstPlanDrop`].
     FirstPlan(FirstPlan),
@@ -322,6 +329,8 @@ pub enum AgentResponse {
     Tunes(Vec<TuneStatus>),
     /// To [`AgentRequest::TuneRead`].
     TuneReport(Box<TuneReport>),
+    /// To [`AgentRequest::BudgetDraft`].
+    BudgetDraft(Box<BudgetDraft>),
 }
 
 #[cfg(test)]

@@ -34,9 +34,14 @@ use crate::verbs::{Agreed, Note, Topic, digest_of};
 
 const ROOT: &str = "/pfo/1/";
 
-/// What an agent reads and writes below.
-pub(super) fn kinds() -> [String; 5] {
-    ["node", "job", "measured", "slice", "budget"].map(|kind| format!("{ROOT}{kind}/"))
+/// What all agents read and write below.
+pub(super) fn kinds() -> [String; 3] {
+    ["job", "measured", "slice"].map(|kind| format!("{ROOT}{kind}/"))
+}
+
+/// Below which each node writes one key, which has its name.
+pub(super) fn of_one_node() -> [&'static str; 3] {
+    [NODES, said(Topic::Draw), said(Topic::Curves)]
 }
 
 /// A key below one of these that means nothing.

@@ -52,15 +52,49 @@ fn a_check_changes_nothing_that_the_node_has_in_the_store() {
 #[test]
 fn every_key_that_a_node_may_not_use_is_named() {
     let Some(server) = one_member() else { return };
-    for kind in ["slice", "budget"] {
-        server
-            .ctl(&format!("role revoke-permission --prefix=true pfo-node /pfo/1/{kind}/"))
-            .unwrap();
-    }
+    server.ctl("role revoke-permission --prefix=true pfo-node /pfo/1/slice/").unwrap();
+    server.ctl("role revoke-permission pfo-node-node-a /pfo/1/budget/draw/node-a").unwrap();
     let refused = checked(&settings(&server, "node-a")).unwrap_err();
-    let named = ["node", "job", "measured", "slice", "budget"]
-        .map(|kind| refused.contains(&format!(" /pfo/1/{kind}/")));
-    assert_eq!(named, [false, false, false, true, true], "{refused}");
+    let named = ["node/", "job/", "measured/", "slice/", "budget/draw/node-a", "budget/curves/"]
+        .map(|key| refused.contains(&format!(" /pfo/1/{key}")));
+    assert_eq!(named, [false, false, false, true, true, false], "{refused}");
+}
+
+#[test]
+fn a_role_that_lets_a_node_write_the_keys_of_another_is_named() {
+    let Some(server) = one_member() else { return };
+    let bounds = || {
+        let mut found = Ok(());
+        run(async {
+            let a = connect(&server, "node-a").await.unwrap();
+            found = a.check_bounds().await.map_err(|error| error.to_string());
+        });
+        found
+    };
+    assert_eq!(bounds(), Ok(()));
+    server
+        .ctl("role grant-permission --prefix=true pfo-node readwrite /pfo/1/budget/draw/")
+        .unwrap();
+    let wide = bounds().unwrap_err();
+    assert!(wide.contains("other nodes' below /pfo/1/budget/draw/;"), "{wide}");
+    assert_eq!(server.ctl("get --prefix --keys-only /pfo/1/budget/").unwrap().trim(), "");
+}
+
+#[test]
+fn a_node_writes_what_it_says_of_itself_and_nothing_in_the_place_of_another() {
+    let Some(server) = one_member() else { return };
+    run(async {
+        let a = connect(&server, "node-a").await.unwrap();
+        a.say(Topic::Draw, b"{}").await.unwrap();
+        a.enrol("0.2.0").await.unwrap();
+        let settings = EtcdSettings { node: node("node-b"), ..settings(&server, "node-a") };
+        let as_b = Etcd::connect(&settings).await.unwrap();
+        let (said, enrolled) = (as_b.say(Topic::Draw, b"{}").await, as_b.enrol("0.2.0").await);
+        for refused in [said, enrolled] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("permission denied"), "{refused}");
+        }
+    });
 }
 
 #[test]

@@ -147,16 +147,30 @@ impl Server {
         // Its own patience is 2 s, which is little for a disk that others use.
         let patience = "--dial-timeout=60s --command-timeout=60s";
         let ctl = |arguments: String| drop(self.ctl(&format!("{patience} {arguments}")).unwrap());
+        let grant = |role: &str, right: &str| ctl(format!("role grant-permission {role} {right}"));
         ctl("role add pfo-node".into());
-        for prefix in
-            ["node", "job", "measured", "slice", "budget"].map(|kind| format!("/pfo/1/{kind}/"))
-        {
-            ctl(format!("role grant-permission pfo-node --prefix=true readwrite {prefix}"));
+        for kind in ["job", "measured", "slice"] {
+            grant("pfo-node", &format!("--prefix=true readwrite /pfo/1/{kind}/"));
         }
-        let nodes = NODES.map(|node| (node, "pfo-node"));
-        for (user, role) in nodes.into_iter().chain([("root", "root")]) {
-            ctl(format!("user add {user} --no-password"));
-            ctl(format!("user grant-role {user} {role}"));
+        for kind in ["node", "budget"] {
+            grant("pfo-node", &format!("--prefix=true read /pfo/1/{kind}/"));
+        }
+        ctl("role add pfo-budget".into());
+        for key in ["orders", "blueprint"] {
+            grant("pfo-budget", &format!("readwrite /pfo/1/budget/{key}"));
+        }
+        ctl("user add root --no-password".into());
+        ctl("user grant-role root root".into());
+        for node in NODES {
+            let own = format!("pfo-node-{node}");
+            ctl(format!("role add {own}"));
+            for key in ["node", "budget/draw", "budget/curves"] {
+                grant(&own, &format!("readwrite /pfo/1/{key}/{node}"));
+            }
+            ctl(format!("user add {node} --no-password"));
+            for role in ["pfo-node", "pfo-budget", &own] {
+                ctl(format!("user grant-role {node} {role}"));
+            }
         }
         ctl("auth enable".into());
     }

@@ -1,6 +1,8 @@
 //! One power budget for all nodes: a job over four of them and jobs of single ones stay below it, by the
 //! counters of the simulated GPUs.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -22,20 +24,46 @@ pub(crate) const AT: usize = 0;
 /// What counters of nine seconds may be off by their refreshes, with one more for a correction.
 pub(crate) const ROOM: f64 = 1.02;
 
+/// Of how many bytes with this number the secret of the administrator's key is made, and what nodes list.
+pub(crate) const KEY: u8 = 7;
+macro_rules! listed_key {
+    () => {
+        "keys = [\"tests:ea4a6c63e29c520abef5507b132ec5f9954776aebebe7b92421eea691446d22c\"]\n"
+    };
+}
+pub(crate) use listed_key;
+
 /// A GPU for the stage of the job over all nodes, and four others.
 pub(crate) fn setup(_: usize) -> Setup {
     Setup {
         machine: MachineSetup { gpus: "5xA40", ..MachineSetup::default() },
-        agent_rules: "[budget]\nevery_s = 1\nsite_w_per_gpu = 10\n",
+        agent_rules: concat!(
+            "[budget]\nevery_s = 1\nsite_w_per_gpu = 10\nfleet = true\n",
+            listed_key!()
+        ),
         ..Setup::default()
     }
+}
+
+/// A file with a key, which is the administrator's alone.
+pub(crate) fn key_file(node: &Node, number: u8) -> String {
+    let secret = format!("{number:02x}").repeat(32);
+    let content =
+        format!("format = \"pfo-budget-key/1\"\nname = \"tests\"\nsecret = \"{secret}\"\n");
+    let path = node.plan_file(&format!("key-{number}"), content.as_bytes());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let uid = Identity::administrator().uid.0;
+    if uid != Identity::own().uid.0 {
+        chown(&path, Some(uid), None).unwrap();
+    }
+    path
 }
 
 /// The watts of the sites of all GPUs.
 pub(crate) const SITES_W: f64 = 10.0 * 5.0 * 4.0;
 
 /// A training of the node's GPUs that the job over all nodes does not have, with a frontier.
-fn local(node: &Node, number: usize, job: &str) -> Training {
+pub(crate) fn local(node: &Node, number: usize, job: &str) -> Training {
     let gpus: Vec<String> =
         (0..5).filter(|gpu| *gpu != number).map(|gpu| gpu.to_string()).collect();
     let options = ["--time-scale", TIME_SCALE, "--gpus", &gpus.join(",")];
@@ -54,12 +82,16 @@ pub(crate) fn beside_the_whole(nodes: &[Node]) -> Training {
     other
 }
 
-fn load(node: &Node, job: &str, frontier: &str) {
+pub(crate) fn load(node: &Node, job: &str, frontier: &str) {
     let _ = node.pfoctl(&Identity::own(), &["plan", "load", job, frontier]).printed();
 }
 
+/// What an administrator does, who signs what is of the fleet.
 pub(crate) fn admin(node: &Node, arguments: &[&str]) -> String {
-    node.pfoctl(&Identity::administrator(), arguments).printed()
+    let key = key_file(node, KEY);
+    let is_signed = arguments.iter().any(|argument| argument.starts_with("fleet"));
+    let signing = if is_signed { &["--key", &key][..] } else { &[] };
+    node.pfoctl(&Identity::administrator(), &[arguments, signing].concat()).printed()
 }
 
 pub(crate) fn status(node: &Node) -> Value {

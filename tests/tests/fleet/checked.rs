@@ -20,6 +20,11 @@ fn a_check_of_three_members_names_what_is_wrong_before_pfoctl_gives_up() {
     node.until_so("the agent has put its key back", is_back);
     assert_eq!(store.keys_with("check"), [""; 0]);
 
+    store.allow("/pfo/1/node/");
+    let wide = check(&node);
+    assert_eq!(wide.code, Some(1), "{wide:?}");
+    assert!(wide.stdout.contains("what is other nodes' below /pfo/1/node/"), "{wide:?}");
+
     store.forbid("/pfo/1/slice/");
     let refused = check(&node);
     assert_eq!(refused.code, Some(1), "{refused:?}");

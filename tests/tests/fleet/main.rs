@@ -21,6 +21,7 @@ mod requeued;
 mod saved;
 mod selectors;
 mod series;
+mod signed;
 mod slow_node;
 mod staged;
 mod stragglers;

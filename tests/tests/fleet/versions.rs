@@ -15,7 +15,7 @@ fn a_node_with_another_version_is_named() {
     let checked = cluster.nodes[0].pfoctl(&user, &["fleet", "check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
 
-    let settings = cluster.store.settings("node-d", Ipv4Addr::LOCALHOST);
+    let settings = cluster.store.settings("root", Ipv4Addr::LOCALHOST);
     let settings = EtcdSettings { node: "node-e".parse().unwrap(), lease_s: 600, ..settings };
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let _other = runtime.block_on(async {

@@ -342,7 +342,11 @@ impl Decider {
         });
         let unheard = enrolled.iter().filter(|node| !self.heard.contains_key(*node));
         let unheard = unheard.map(|node| format!("node {node} does not say what it draws"));
-        let mut all: Vec<String> = silent.chain(unheard).collect();
+        let disobeying = self.heard.iter().filter(|(_, heard)| !heard.is_silent());
+        let disobeying = disobeying.filter_map(|(node, heard)| {
+            Some(format!("node {node} {}", heard.draw.disobeys.as_ref()?))
+        });
+        let mut all: Vec<String> = silent.chain(unheard).chain(disobeying).collect();
         let more = all.len().saturating_sub(NAMED);
         all.truncate(NAMED);
         if more > 0 {

@@ -45,13 +45,20 @@ impl Files {
             }
             let order = kept.order.clone();
             let Ok(read) = blocking(move || Level::of(&order, None)).await else { continue };
-            let wrong = read.as_ref().err().map(|why| why.message.clone());
+            let read = read.map_err(|why| why.message).and_then(|level| {
+                let text = level.text().unwrap_or_default().to_owned();
+                link.check_text(&scope, &text).map_err(|why| unsigned(&kept, &why))?;
+                Ok(text)
+            });
+            let wrong = read.as_ref().err().cloned();
             if let Some(found) = trouble::after(&kept.order, before.remove(&scope), wrong) {
                 let node = Some(link.me().to_string());
                 troubles.insert(scope, BudgetFileTrouble { node, ..found });
             }
-            if let Ok(level) = read {
-                hand_on(link, &kept, level.text()).await;
+            if let Ok(text) = read
+                && Some(&text) != kept.text.as_ref()
+            {
+                hand_on(link, &kept.order.scope, &text).await;
             }
         }
         self.troubles = Some(troubles);
@@ -64,20 +71,21 @@ async fn found_before(link: &Link) -> Result<BTreeMap<BudgetScope, BudgetFileTro
     Ok(own.map(|draw| draw.files.into_iter().collect()).unwrap_or_default())
 }
 
-/// Hands on what a file says, if that is something else than before.
-async fn hand_on(link: &Link, kept: &Kept, text: Option<&str>) {
-    if text == kept.text.as_deref() {
-        return;
-    }
-    let changed = link.order(|book| {
-        let ordered = book.orders.get_mut(&kept.order.scope);
-        if let Some(now) = ordered.filter(|now| now.order == kept.order) {
-            now.text = text.map(str::to_owned);
-        }
-        Ok(())
-    });
-    match changed.await {
-        Ok(()) => tracing::info!("the file of a power budget of the fleet says something else"),
-        Err(why) => tracing::warn!("{}", why.message),
+/// What is wrong with a file whose powers nobody has signed.
+fn unsigned(kept: &Kept, why: &str) -> String {
+    let path = match &kept.order.level {
+        BudgetLevel::File(path) => path.as_str(),
+        BudgetLevel::Watts(_) => "",
+    };
+    format!("{path}: {why}; sign it with `pfoctl budget set --from {path} --key …`")
+}
+
+/// Hands on what a file says now.
+async fn hand_on(link: &Link, scope: &BudgetScope, text: &str) {
+    match link.hand_on(scope, text).await {
+        Ok(true) => tracing::info!("the file of a power budget of the fleet says something else"),
+        // The next look tries again.
+        Ok(false) => {}
+        Err(why) => tracing::warn!("what the file of a power budget says is not handed on: {why}"),
     }
 }

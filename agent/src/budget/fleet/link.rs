@@ -6,15 +6,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pfo_fleet::Node;
-use pfo_protocol::{BudgetStatus, BudgetedJob, Refusal, RefusalCode, Uid};
-use pfo_service::{blocking, lock, parse_versioned};
+use pfo_protocol::{
+    BudgetDraft, BudgetScope, BudgetStatus, BudgetedJob, FleetBudgets, Refusal, RefusalCode,
+    SignedBudgets, Uid,
+};
+use pfo_service::{blocking, lock};
 use pfo_store::{Agreed, Etcd, Store, StoreError, Topic};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::budget::book::{Book, BudgetFiles, FORMAT, KnownOfFleet, OnDisk};
+use crate::budget::book::{Book, BudgetFiles, KnownOfFleet};
+use crate::budget::config::{BudgetConfig, SigningKey};
 use crate::budget::fleet::record::{Blueprint, Curves, NodeDraw, Told, json};
+use crate::budget::fleet::signed::{Record, Stated};
 use crate::fleet::Fleet;
+use crate::settings::InForce;
 
 /// How long until the store is asked again that has not answered.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,8 +29,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(3);
 const ANSWER_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long an order may take to be agreed on.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the store may take to show a record that it has.
+const SHOWN_IN: Duration = Duration::from_secs(1);
+
+/// From this number on, what an unlisted key has signed last does not count. `pfoctl` begins with none that
+/// is higher.
+const MOST_UNLISTED: u64 = u32::MAX as u64;
+
+/// How often the journal names what is not obeyed: a hostile node may write again and again.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// A share that has changed by no more than this is not written for the next agent.
 const NEAR: f64 = 0.01;
@@ -34,19 +47,36 @@ const NEAR: f64 = 0.01;
 pub(in crate::budget) struct Link {
     pub(in crate::budget) fleet: Arc<Fleet>,
     files: Arc<BudgetFiles>,
+    settings: Arc<InForce>,
     known: Mutex<Known>,
-    /// One order at a time.
+    /// One change at a time.
     ordering: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// With its revision, 0 while the store has not been read.
-    book: (u64, Book),
+    /// The revision of what the store has, 0 while it has not been read.
+    revision: u64,
+    /// What was signed last, as far as this node knows.
+    stated: Option<Stated>,
+    refused: Option<Refused>,
+    /// When the journal was told of that last.
+    warned: Option<Instant>,
     blueprint: Option<Received>,
     away_since: Option<Instant>,
     share_w: Option<f64>,
     written_w: Option<f64>,
+}
+
+/// What the store has and this node does not obey.
+#[derive(Debug)]
+struct Refused {
+    bytes: Vec<u8>,
+    /// The keys that were listed then.
+    keys: Vec<SigningKey>,
+    /// Whether it sets nothing, by its own word.
+    is_empty: bool,
+    why: String,
 }
 
 /// A blueprint, and when this node has seen it first.
@@ -58,28 +88,84 @@ pub(in crate::budget) struct Received {
 }
 
 impl Link {
-    pub(in crate::budget) fn new(fleet: Arc<Fleet>, files: Arc<BudgetFiles>) -> Self {
-        Self { fleet, files, known: Mutex::default(), ordering: tokio::sync::Mutex::default() }
+    pub(in crate::budget) fn new(
+        fleet: Arc<Fleet>,
+        files: Arc<BudgetFiles>,
+        settings: Arc<InForce>,
+    ) -> Self {
+        let (known, ordering) = Default::default();
+        Self { fleet, files, settings, known, ordering }
     }
 
     /// Goes on with what an earlier agent knew. Reads a file.
     pub(in crate::budget) fn restore(&self) {
-        let Some(KnownOfFleet { book, share_w, .. }) = self.files.read_fleet() else { return };
+        let Some(KnownOfFleet { record, share_w, .. }) = self.files.read_fleet() else { return };
         let mut known = lock(&self.known);
-        (known.book.1, known.share_w, known.written_w) = (book.book(), share_w, share_w);
+        (known.share_w, known.written_w) = (share_w, share_w);
+        let Some(record) = record else { return };
+        match Stated::read(record) {
+            Ok(stated) => known.stated = Some(stated),
+            Err(why) => tracing::warn!("the last budgets of the fleet are not known: {why}"),
+        }
     }
 
     pub(in crate::budget) fn me(&self) -> &Node {
         self.fleet.name()
     }
 
+    /// The budgets that this node obeys.
     pub(in crate::budget) fn book(&self) -> Book {
-        lock(&self.known).book.1.clone()
+        let settings = self.settings.now();
+        let config = &settings.config.budget;
+        let known = lock(&self.known);
+        let signed = known.stated.as_ref().filter(|_| config.fleet);
+        let signed = signed.and_then(|stated| {
+            let signer = stated.signer(config, &self.fleet.called)?;
+            Some(stated.book(signer))
+        });
+        signed.unwrap_or_default()
+    }
+
+    /// Why this node obeys no budget of the fleet though the store has one, if so.
+    pub(in crate::budget) fn disobeys(&self) -> Option<String> {
+        let settings = self.settings.now();
+        let config = &settings.config.budget;
+        let known = lock(&self.known);
+        let is_refused = known.refused.as_ref().is_some_and(|refused| !refused.is_empty);
+        let is_set = known.stated.as_ref().is_some_and(|stated| !stated.is_empty());
+        if !is_refused && !is_set {
+            return None;
+        }
+        if !config.fleet {
+            return Some("fleet is false in [budget] of its agent.toml".to_owned());
+        }
+        let signer =
+            known.stated.as_ref().and_then(|stated| stated.signer(config, &self.fleet.called));
+        match (&known.refused, signer) {
+            (_, Some(_)) => None,
+            (Some(refused), None) => Some(refused.why.clone()),
+            (None, None) => Some("its key is not in budget.keys of its agent.toml any more".into()),
+        }
+    }
+
+    /// What this node does not obey, as what it does.
+    pub(in crate::budget) fn objection(&self) -> Option<String> {
+        if let Some(why) = self.disobeys() {
+            return Some(format!("obeys no budget of the fleet: {why}"));
+        }
+        let known = lock(&self.known);
+        let (refused, stated) = known.refused.as_ref().zip(known.stated.as_ref())?;
+        Some(format!(
+            "does not obey what the store has as the fleet's budgets: {}; number {} stays in force, and the \
+             next signed change puts the store right",
+            refused.why,
+            stated.number()
+        ))
     }
 
     /// The revision of the budgets: 0 while the store has not been read.
     pub(in crate::budget) fn revision(&self) -> u64 {
-        lock(&self.known).book.0
+        lock(&self.known).revision
     }
 
     pub(in crate::budget) fn blueprint(&self) -> Option<Received> {
@@ -103,6 +189,7 @@ impl Link {
         budgets: &mut [BudgetStatus],
         jobs: &mut Vec<BudgetedJob>,
     ) {
+        let Book { orders, .. } = self.book();
         let known = lock(&self.known);
         let Some(Received { blueprint, .. }) = &known.blueprint else { return };
         let away = known.away_since.map(|since| {
@@ -115,11 +202,13 @@ impl Link {
         for budget in budgets.iter_mut().filter(|budget| budget.order.scope.is_of_fleet()) {
             let shown = blueprint.budgets.iter().find(|shown| shown.order == budget.order);
             if let Some(shown) = shown {
-                budget.clone_from(shown);
+                // Who has ordered it is what was signed, not what the deciding node says.
+                let BudgetStatus { by_uid, by_node, by_key, since_unix_s, .. } = budget.clone();
+                *budget = BudgetStatus { by_uid, by_node, by_key, since_unix_s, ..shown.clone() };
             }
             budget.problem = away.clone().or(budget.problem.take());
         }
-        let is_ordered = |job: &BudgetedJob| known.book.1.orders.contains_key(&job.scope);
+        let is_ordered = |job: &BudgetedJob| orders.contains_key(&job.scope);
         let shown = blueprint.jobs.iter().map(|given| &given.shown).filter(|job| is_ordered(job));
         jobs.extend(shown.filter(|job| only_of.is_none_or(|uid| uid == job.uid)).cloned());
     }
@@ -135,24 +224,72 @@ impl Link {
             let Some((revision, bytes)) = self.next(Agreed::Budgets, revision).await else {
                 continue;
             };
-            match parse_versioned::<OnDisk>(&bytes, FORMAT) {
-                Ok(read) => self.take_book(revision, read.book()).await,
-                Err(why) => {
-                    tracing::error!("the power budgets of the fleet cannot be read: {why}");
-                    lock(&self.known).book.0 = revision;
-                }
-            }
+            self.take(revision, bytes).await;
             changed.notify_one();
         }
     }
 
-    async fn take_book(&self, revision: u64, book: Book) {
-        let of_fleet = Book {
-            orders: book.orders.into_iter().filter(|(scope, _)| scope.is_of_fleet()).collect(),
-            terms: book.terms.into_iter().filter(|(scope, _)| scope.is_of_fleet()).collect(),
+    fn verified(&self, record: Record) -> Result<Stated, String> {
+        Stated::verified(record, &self.settings.now().config.budget, &self.fleet.called)
+    }
+
+    /// Takes what the store has, if this node obeys it.
+    async fn take(&self, revision: u64, bytes: Vec<u8>) {
+        let settings = self.settings.now();
+        let config = &settings.config.budget;
+        let read = Record::read(&bytes).and_then(|record| self.verified(record));
+        let is_new = {
+            let mut known = lock(&self.known);
+            known.revision = revision;
+            match read.and_then(|stated| self.admitted(known.stated.as_ref(), stated, config)) {
+                Ok(stated) => {
+                    known.refused = None;
+                    known.stated = Some(stated);
+                    true
+                }
+                Err(why) => {
+                    let is_due = |warned: Instant| warned.elapsed() > WARN_EVERY;
+                    if known.warned.is_none_or(is_due) {
+                        known.warned = Some(Instant::now());
+                        tracing::warn!("the budgets that the store has are not obeyed: {why}");
+                    }
+                    let by_itself = Record::read(&bytes).and_then(Stated::read);
+                    let is_empty = by_itself.is_ok_and(|stated| stated.is_empty());
+                    let keys = config.keys.clone();
+                    known.refused = Some(Refused { bytes, keys, is_empty, why });
+                    false
+                }
+            }
         };
-        lock(&self.known).book = (revision, of_fleet);
-        self.keep().await;
+        if is_new {
+            self.keep().await;
+        }
+    }
+
+    /// What was signed, if it is not older than what is known and may still be obeyed.
+    fn admitted(
+        &self,
+        known: Option<&Stated>,
+        stated: Stated,
+        config: &BudgetConfig,
+    ) -> Result<Stated, String> {
+        let known = known.filter(|known| known.signer(config, &self.fleet.called).is_some());
+        known.map_or(Ok(()), |known| known.check_next(&stated))?;
+        Ok(stated)
+    }
+
+    /// Looks again at what was refused, if other keys are listed by now.
+    pub(in crate::budget) async fn reconsider(&self) {
+        let again = {
+            let settings = self.settings.now();
+            let keys = &settings.config.budget.keys;
+            let mut known = lock(&self.known);
+            let is_other = |refused: &mut Refused| refused.keys != *keys;
+            known.refused.take_if(is_other).map(|refused| (known.revision, refused.bytes))
+        };
+        if let Some((revision, bytes)) = again {
+            self.take(revision, bytes).await;
+        }
     }
 
     /// Writes what the next agent is to know.
@@ -160,7 +297,10 @@ impl Link {
         let (files, content) = (Arc::clone(&self.files), {
             let mut known = lock(&self.known);
             known.written_w = known.share_w;
-            KnownOfFleet::new(&known.book.1, known.share_w)
+            KnownOfFleet::new(
+                known.stated.as_ref().map(|stated| stated.record(None)),
+                known.share_w,
+            )
         });
         if let Ok(Err(error)) = blocking(move || files.write_fleet(&content)).await {
             tracing::warn!("the next agent will have to ask the store for power budgets: {error}");
@@ -300,45 +440,122 @@ impl Link {
         }
     }
 
-    /// Changes the budgets of the fleet.
+    /// What an administrator is to sign for a change.
     ///
     /// # Errors
-    /// As the change does, or if the store does not take it.
-    pub(in crate::budget) async fn order(
+    /// As the change does.
+    pub(in crate::budget) fn draft(
         &self,
-        change: impl Fn(&mut Book) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        change: impl FnOnce(&mut FleetBudgets) -> Result<(), Refusal>,
+    ) -> Result<BudgetDraft, Refusal> {
+        let settings = self.settings.now();
+        let known = lock(&self.known);
+        let former = known.stated.as_ref();
+        let former = former
+            .filter(|stated| stated.signer(&settings.config.budget, &self.fleet.called).is_some());
+        let mut budgets = former.map(|stated| stated.budgets().clone()).unwrap_or_default();
+        budgets.fleet.clone_from(&self.fleet.called);
+        budgets.number = self.next_number(&known, &settings.config.budget);
+        change(&mut budgets)?;
+        let text = String::from_utf8(json(&budgets)).unwrap_or_default();
+        Ok(BudgetDraft { former: former.map(|stated| stated.signed.clone()), text })
+    }
+
+    /// The number of what is signed next. It is higher than that of a key that was taken off the list, too, so
+    /// that nothing older can be replayed; but who has stolen that key may have used up all numbers.
+    fn next_number(&self, known: &Known, config: &BudgetConfig) -> u64 {
+        let Some(stated) = &known.stated else { return 1 };
+        let is_listed = stated.signer(config, &self.fleet.called).is_some();
+        let number = stated.number();
+        if is_listed || number < MOST_UNLISTED { number.saturating_add(1) } else { 1 }
+    }
+
+    /// Puts what an administrator has signed into the store. Returns the name of the key and the number.
+    ///
+    /// # Errors
+    /// If it is not obeyed here, somebody else was faster, or the store does not take it.
+    pub(in crate::budget) async fn submit(
+        &self,
+        signed: SignedBudgets,
+    ) -> Result<(String, u64), Refusal> {
         let _ordering = self.ordering.lock().await;
-        let away = |why: &dyn std::fmt::Display| {
+        let refused = |why: String| {
+            let message = format!("this node does not obey what is signed: {why}");
+            let remedy =
+                "list the key in [budget] of agent.toml, reload pfo-agent, and repeat the command";
+            Refusal::new(RefusalCode::NotAuthorized, message, remedy)
+        };
+        let faster = || {
+            Refusal::new(
+                RefusalCode::LimitReached,
+                "the budgets of the fleet have changed since this was made",
+                "repeat the command",
+            )
+        };
+        let away = |why: StoreError| {
             Refusal::new(
                 RefusalCode::LimitReached,
                 format!("the budgets of the fleet cannot be changed: {why}"),
                 "`pfoctl fleet check` says what is wrong with the store",
             )
         };
-        let ordering = async {
-            let store = self.store()?;
-            loop {
-                let (revision, mut book) = lock(&self.known).book.clone();
-                if let Err(refusal) = change(&mut book) {
-                    return Ok::<_, StoreError>(Err(refusal));
+        let mut stated = self.verified(Record::of(signed)).map_err(refused)?;
+        let settings = self.settings.now();
+        let signer = stated.signer(&settings.config.budget, &self.fleet.called);
+        let done = (signer.unwrap_or_default().to_owned(), stated.number());
+        for _ in 0..2 {
+            let revision = {
+                let known = lock(&self.known);
+                if stated.number() != self.next_number(&known, &settings.config.budget) {
+                    return Err(faster());
                 }
-                let record = json(&OnDisk::of(&book));
-                if let Some(revision) = store.agree(Agreed::Budgets, revision, &record).await? {
-                    self.take_book(revision, book).await;
-                    return Ok(Ok(()));
-                }
-                // Another node was faster, or this one has not read them yet.
-                let (revision, bytes) = store.agreed(Agreed::Budgets, revision).await?;
-                let read = parse_versioned::<OnDisk>(&bytes, FORMAT);
-                let read = read.map_err(StoreError::Away)?;
-                self.take_book(revision, read.book()).await;
+                stated.keep_texts(known.stated.as_ref());
+                known.revision
+            };
+            let record = json(&stated.record(None));
+            let put =
+                self.answer(async |store| store.agree(Agreed::Budgets, revision, &record).await);
+            if let Some(revision) = put.await.map_err(away)? {
+                self.take(revision, record).await;
+                return Ok(done);
             }
-        };
-        match timeout(PATIENCE, ordering).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(error)) => Err(away(&error)),
-            Err(_) => Err(away(&"it does not answer in time")),
+            // Somebody has written there, or has deleted it, which no watch shows.
+            let store = self.store().map_err(away)?;
+            match timeout(SHOWN_IN, store.agreed(Agreed::Budgets, revision)).await {
+                Ok(Ok((revision, bytes))) => self.take(revision, bytes).await,
+                Ok(Err(why)) => return Err(away(why)),
+                Err(_) => lock(&self.known).revision = 0,
+            }
         }
+        Err(faster())
+    }
+
+    /// That a file of this node says nothing below or above what was signed.
+    ///
+    /// # Errors
+    /// If it does.
+    pub(super) fn check_text(&self, scope: &BudgetScope, text: &str) -> Result<(), String> {
+        lock(&self.known).stated.as_ref().map_or(Ok(()), |stated| stated.check_text(scope, text))
+    }
+
+    /// Hands on what a file of this node says now. Whether nobody has changed the budgets meanwhile.
+    ///
+    /// # Errors
+    /// If the store does not take it.
+    pub(super) async fn hand_on(
+        &self,
+        scope: &BudgetScope,
+        text: &str,
+    ) -> Result<bool, StoreError> {
+        let _ordering = self.ordering.lock().await;
+        let (revision, record) = {
+            let known = lock(&self.known);
+            let Some(stated) = &known.stated else { return Ok(false) };
+            (known.revision, json(&stated.record(Some((scope, text)))))
+        };
+        let put = async |store: Arc<Etcd>| store.agree(Agreed::Budgets, revision, &record).await;
+        let Some(revision) = self.answer(put).await? else { return Ok(false) };
+        self.take(revision, record).await;
+        Ok(true)
     }
 }

@@ -38,6 +38,9 @@ pub(in crate::budget) struct NodeDraw {
     /// What is wrong with the files of budgets that were set at the node.
     #[serde(default)]
     pub(in crate::budget) files: Vec<(BudgetScope, BudgetFileTrouble)>,
+    /// What it does not obey, if so.
+    #[serde(default)]
+    pub(in crate::budget) disobeys: Option<String>,
 }
 
 /// A job, as far as it is on one node.

@@ -26,7 +26,8 @@ fn book(budget_w: f64, emergency: bool) -> Book {
         down_w_per_s: None,
         emergency,
     };
-    let kept = Kept { order, by_uid: Uid(0), since_unix_s: 1, text: None, by_node: None };
+    let kept =
+        Kept { order, by_uid: Uid(0), since_unix_s: 1, text: None, by_node: None, by_key: None };
     Book { orders: [(scope, kept)].into(), terms: BTreeMap::new() }
 }
 
@@ -75,6 +76,7 @@ fn draw(number: u64, jobs: Vec<JobDraw>) -> NodeDraw {
         limits_w: Some(3000.0),
         jobs,
         files: Vec::new(),
+        disobeys: None,
     }
 }
 

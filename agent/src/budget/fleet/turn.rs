@@ -93,6 +93,12 @@ impl Turns {
         look.link.blueprint()
     }
 
+    /// Says what the node draws that obeys no budget of the fleet, and why: it counts for that.
+    pub(in crate::budget) async fn disobey(&mut self, look: &Look<'_>) {
+        let draw = self.draw(look, &Curves::default()).await;
+        look.link.say(&draw).await;
+    }
+
     /// Ends what was decided, when there is no budget any more. Whether it has ended.
     pub(in crate::budget) async fn end(&mut self, link: &Link) -> bool {
         self.decider = None;
@@ -136,7 +142,8 @@ impl Turns {
     }
 
     async fn draw(&mut self, look: &Look<'_>, Curves(told): &Curves) -> NodeDraw {
-        let config = look.means.settings.now().config.budget;
+        let settings = look.means.settings.now();
+        let config = &settings.config.budget;
         let blueprint = look.link.blueprint();
         let job = |member: &&Member| {
             let known = look.known.get(&member.key)?;
@@ -174,6 +181,7 @@ impl Turns {
             limits_w: self.limits_w(look).await,
             jobs: look.own.iter().filter_map(job).collect(),
             files: self.files.troubles(),
+            disobeys: look.link.objection(),
         }
     }
 
@@ -234,12 +242,22 @@ impl Turns {
         }
         let blueprint = decider.decide(&book, &enrolled, elapsed_s);
         let revision = now.map_or(0, |now| now.revision);
-        if is_new {
-            tracing::info!("this node decides for the power budgets of the fleet");
-        }
-        if !link.agree(revision, blueprint).await? {
-            tracing::info!("another node decides for the power budgets of the fleet");
-            self.decider = None;
+        match link.agree(revision, blueprint).await {
+            Ok(true) if is_new => {
+                tracing::info!("this node decides for the power budgets of the fleet");
+            }
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::info!("another node decides for the power budgets of the fleet");
+                self.decider = None;
+            }
+            Err(error) => {
+                // Its role may not let it decide.
+                if is_new || matches!(error, StoreError::Refused(_)) {
+                    self.decider = None;
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -253,7 +271,9 @@ impl Turns {
     ) -> BTreeMap<JobKey, f64> {
         let mut limits = BTreeMap::new();
         for member in &look.own {
-            let given = blueprint.and_then(|blueprint| given(look.link, blueprint, member));
+            // No node decides that a job with a floor is held below it.
+            let decided = blueprint.filter(|_| member.slowest.is_none());
+            let given = decided.and_then(|blueprint| given(look.link, blueprint, member));
             if let Some((limit_w, given)) = given.and_then(|given| Some((given.limit_w?, given))) {
                 let own = member.gpus.len() as f64 / f64::from(given.gpus);
                 limits.insert(member.key.clone(), own.min(1.0) * limit_w);

@@ -80,6 +80,8 @@ fn budget(job: JobName, uid: Uid) -> BudgetReport {
     let status = BudgetStatus {
         order,
         by_uid: Uid(0),
+        by_node: None,
+        by_key: None,
         since_unix_s: 7,
         budget_w: Some(900.0),
         drawn_w: Some(1000.0),
@@ -108,7 +110,7 @@ fn budget(job: JobName, uid: Uid) -> BudgetReport {
         lost_s: 1.0,
         problem: None,
     };
-    BudgetReport { budgets: vec![status], terms: Vec::new(), jobs: vec![budgeted] }
+    BudgetReport { budgets: vec![status], terms: Vec::new(), jobs: vec![budgeted], disobeyed: None }
 }
 
 /// A node of which as much is known as can be.

@@ -19,7 +19,28 @@ pub(crate) struct Shape {
     pub(crate) num_microbatches: i64,
     /// Model chunks of a stage: 2 in a V, 1 where they are not interleaved.
     pub(crate) chunks: i64,
+    /// Microbatches that go through a chunk before the next begins, where that is not PyTorch's own number.
+    pub(crate) group: Option<i64>,
+    /// Whether stages run one more forward ahead, if they are interleaved.
+    pub(crate) extra_warm_up: bool,
     pub(crate) transfer_time_s: f64,
+}
+
+impl Shape {
+    /// How many microbatches go through a chunk before the next begins. PyTorch divides a step into as many
+    /// equal rounds as there are whole sets of one microbatch for each stage.
+    fn group_of(self, num_stages: i64) -> i64 {
+        let rounds = i64::max(1, self.num_microbatches / num_stages);
+        self.group.unwrap_or(self.num_microbatches / rounds)
+    }
+
+    /// How many microbatches go through a chunk of a stage before this one goes through this chunk, those of
+    /// all chunks together. The last group may be smaller.
+    fn nth(self, microbatch: i64, chunk: i64, group: i64) -> i64 {
+        let before = microbatch / group * group;
+        let size = i64::min(group, self.num_microbatches - before);
+        before * self.chunks + chunk * size + microbatch - before
+    }
 }
 
 /// One operation of a step.
@@ -91,13 +112,26 @@ fn tasks_of(stage: i64, num_stages: i64, shape: Shape) -> Vec<Task> {
                     run(BackwardWeight, 4 * (microbatch + stage) + 1);
                 }
                 Schedule::Interleaved => {
-                    let group = microbatch / num_stages * num_stages * chunks;
-                    let within = microbatch % num_stages;
-                    let warm_up = 2 * (num_stages - 1 - stage) + (chunks - 1) * num_stages;
-                    let nth_forward = group + chunk * num_stages + within;
-                    let nth_backward = group + (chunks - 1 - chunk) * num_stages + within;
-                    run(Forward, 4 * (nth_forward - warm_up) - 2);
-                    run(Backward, 4 * nth_backward);
+                    let group = shape.group_of(num_stages);
+                    let extra = i64::from(shape.extra_warm_up);
+                    let warm_up = 2 * (num_stages - 1 - stage) + (chunks - 1) * group + extra;
+                    let nth = |chunk| shape.nth(microbatch, chunk, group);
+                    run(Forward, 4 * (nth(chunk) - warm_up) - 2);
+                    run(Backward, 4 * nth(chunks - 1 - chunk));
+                }
+                Schedule::InterleavedZeroBubble => {
+                    let group = shape.group_of(num_stages);
+                    let warm_up = num_stages - 1 - stage + (chunks - 1) * group;
+                    let nth = |chunk| shape.nth(microbatch, chunk, group);
+                    let nth_backward = nth(chunks - 1 - chunk);
+                    run(Forward, 4 * (nth(chunk) - warm_up) - 2);
+                    run(BackwardInput, 4 * nth_backward);
+                    run(BackwardWeight, 4 * (nth_backward + stage) + 1);
+                }
+                Schedule::LoopedBfs => {
+                    let nth = chunk * num_microbatches + microbatch;
+                    run(Forward, nth);
+                    run(Backward, 2 * chunks * num_microbatches - nth);
                 }
                 Schedule::ZbV | Schedule::DualPipeV | Schedule::DualPipe => {
                     let v = V { stage, num_stages, num_microbatches, microbatch };

@@ -139,7 +139,8 @@ fn order() -> Vec<Vec<u8>> {
 }
 
 fn lowtime_plan() -> Vec<Vec<u8>> {
-    let kareus = b"[\n[(('forward', '0-8-27-1024', 'm'), ('backward', '', 'none-none-16-1024'))],\n]\n";
+    let kareus =
+        b"[\n[(('forward', '0-8-27-1024', 'm'), ('backward', '', 'none-none-16-1024'))],\n]\n";
     LOWTIME.map(<[u8]>::to_vec).into_iter().chain([kareus.to_vec()]).collect()
 }
 

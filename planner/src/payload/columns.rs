@@ -146,7 +146,7 @@ impl<'a> WrittenPayloads<'a> {
     pub(crate) fn of(profile: &'a Profile) -> Self {
         let payloads = profile.payloads();
         let layout = (!payloads.is_empty())
-            .then(|| Layout::of(payloads.iter().map(|(&(_, kind, _), payload)| (kind, payload))));
+            .then(|| Layout::of(&payloads.iter().map(|(&(_, kind, _), payload)| (kind, payload))));
         Self { profile, layout: layout.flatten() }
     }
 

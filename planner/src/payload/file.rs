@@ -177,7 +177,7 @@ impl Plan {
     /// If a forward or a backward has no payload, or one of another form than Kareus has.
     pub fn to_kareus_payloads(&self) -> Result<String, PlanError> {
         let written = self.payloads.iter().map(|one| (one.of.instruction, &one.payload));
-        let layout = Layout::of(written.clone()).filter(|_| !self.payloads.is_empty());
+        let layout = Layout::of(&written).filter(|_| !self.payloads.is_empty());
         let wrong = |place: String, problem: &str| PlanError::PlanContent {
             place,
             problem: problem.to_owned(),

@@ -76,7 +76,7 @@ impl Layout {
 
     /// The one that all of these payloads have, if there is one.
     pub(crate) fn of<'a>(
-        payloads: impl Iterator<Item = (Instruction, &'a Payload)> + Clone,
+        payloads: &(impl Iterator<Item = (Instruction, &'a Payload)> + Clone),
     ) -> Option<Self> {
         let has_all = |layout: &Self| {
             payloads.clone().all(|(instruction, payload)| {

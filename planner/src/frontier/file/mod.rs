@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 13; 12, which is written where no row has one, has no payloads, 11 no latency by clock, 10 no held up, no placement, no overlaps and no microbatches, 9 no
+//! version         u16, 13; 12, which is written if there are none, has no payloads, 11 no latency by
+//!                 clock, 10 no held up, no placement, no overlaps and no microbatches, 9 no
 //!                 powers of stages, 8 no chunks, 7 no repeats, 6 no clock per and no site power, 5 no
 //!                 wait power, 4 no set call either
 //! gzip stream (its CRC finds damage) of
@@ -203,16 +204,7 @@ impl Frontier {
             let start = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]);
             return Err(foreign(format!("it begins with \"{}\"", excerpt(&start))));
         };
-        let Some((&version, stream)) = rest.split_first_chunk() else {
-            return Err(damaged("it ends before its version"));
-        };
-        let version = u16::from_le_bytes(version);
-        if !(WITHOUT_SET_CALL..=VERSION).contains(&version) {
-            return Err(foreign(format!(
-                "it has version {version}, this program reads versions {WITHOUT_SET_CALL} to \
-                 {VERSION}"
-            )));
-        }
+        let (version, stream) = version_of(rest)?;
         let mut file = Source::new(stream);
         let gpu = Some(file.text("the GPU's name")?).filter(|name| !name.is_empty());
         let schedule = file.text("the schedule")?.parse()?;
@@ -250,10 +242,7 @@ impl Frontier {
         let order = order::read(&mut file, version, (schedule, microbatches), room.instructions)?;
         let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;
         let profile = repeats::noted(profile, repeated)?.with_parts(parts);
-        let profile = match version {
-            ..=WITHOUT_PAYLOADS => profile,
-            _ => profile.with_payloads(payloads::read(&mut file, room)?),
-        };
+        let profile = profile.with_payloads(payloads::read(&mut file, version, room)?);
         let pipeline = Pipeline::of_order(&profile, schedule, order, delays)?;
         p2p_power.check(profile.num_stages())?;
         wait_power.iter().try_for_each(|power| power.check(profile.num_stages()))?;
@@ -264,6 +253,21 @@ impl Frontier {
         let frontier = frontier.map_err(|error| damaged(&error.to_string()))?;
         Ok(Self { wait_power, clock_per, ..frontier })
     }
+}
+
+/// The version, and what follows it.
+fn version_of(rest: &[u8]) -> Result<(u16, &[u8]), PlanError> {
+    let Some((&version, stream)) = rest.split_first_chunk() else {
+        return Err(damaged("it ends before its version"));
+    };
+    let version = u16::from_le_bytes(version);
+    if !(WITHOUT_SET_CALL..=VERSION).contains(&version) {
+        return Err(foreign(format!(
+            "it has version {version}, this program reads versions {WITHOUT_SET_CALL} to \
+             {VERSION}"
+        )));
+    }
+    Ok((version, stream))
 }
 
 fn read_delays(file: &mut Source<'_>, version: u16) -> Result<Delays, PlanError> {

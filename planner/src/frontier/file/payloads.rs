@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
-use crate::frontier::file::Room;
 use crate::frontier::file::source::{Source, damaged};
+use crate::frontier::file::{Room, WITHOUT_PAYLOADS};
 use crate::payload::layout::Layout;
 use crate::payload::{Payload, Payloads};
 use crate::profile::Profile;
@@ -31,9 +31,16 @@ pub(super) fn write(out: &mut impl Write, profile: &Profile) -> io::Result<()> {
     Ok(())
 }
 
-/// Those for which there is room.
-pub(super) fn read(file: &mut Source<'_>, mut room: Room) -> Result<Payloads, PlanError> {
+/// Those for which there is room; none of a version without.
+pub(super) fn read(
+    file: &mut Source<'_>,
+    version: u16,
+    mut room: Room,
+) -> Result<Payloads, PlanError> {
     let mut payloads = Payloads::new();
+    if version <= WITHOUT_PAYLOADS {
+        return Ok(payloads);
+    }
     for _ in 0..u32::from_le_bytes(file.array("the number of payloads")?) {
         let stage = Stage(u16::from_le_bytes(file.array("a payload's stage")?));
         let instruction: Instruction = file.text("a payload's instruction")?.parse()?;
@@ -51,7 +58,7 @@ pub(super) fn read(file: &mut Source<'_>, mut room: Room) -> Result<Payloads, Pl
         payloads.insert((stage, instruction, clock), payload);
     }
     let all = payloads.iter().map(|(&(_, instruction, _), payload)| (instruction, payload));
-    match Layout::of(all) {
+    match Layout::of(&all) {
         Some(_) => Ok(payloads),
         None => Err(damaged("its payloads have no common form")),
     }
@@ -74,7 +81,7 @@ mod tests {
             gzip.write_all(part).unwrap();
         }
         let room = Room { repeats, ..Room::default() };
-        read(&mut Source::new(&gzip.finish().unwrap()), room)
+        read(&mut Source::new(&gzip.finish().unwrap()), WITHOUT_PAYLOADS + 1, room)
     }
 
     #[test]

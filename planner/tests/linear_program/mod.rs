@@ -41,6 +41,36 @@ impl Shape {
         let size = i64::min(group, self.num_microbatches - before);
         before * self.chunks + chunk * size + microbatch - before
     }
+
+    /// What a stage runs of a microbatch on a chunk, and where, if its chunks follow each other in a loop.
+    fn chunked_places(
+        self,
+        (stage, num_stages): (i64, i64),
+        microbatch: i64,
+        chunk: i64,
+    ) -> Vec<(Instruction, i64)> {
+        use Instruction::{Backward, BackwardInput, BackwardWeight, Forward};
+        let group = self.group_of(num_stages);
+        let nth_forward = self.nth(microbatch, chunk, group);
+        let nth_backward = self.nth(microbatch, self.chunks - 1 - chunk, group);
+        let (behind, chunks_ahead) = (num_stages - 1 - stage, (self.chunks - 1) * group);
+        match self.schedule {
+            Schedule::LoopedBfs => {
+                let nth = chunk * self.num_microbatches + microbatch;
+                let last = 2 * self.chunks * self.num_microbatches;
+                vec![(Forward, nth), (Backward, last - nth)]
+            }
+            Schedule::InterleavedZeroBubble => vec![
+                (Forward, 4 * (nth_forward - behind - chunks_ahead) - 2),
+                (BackwardInput, 4 * nth_backward),
+                (BackwardWeight, 4 * (nth_backward + stage) + 1),
+            ],
+            _ => {
+                let ahead = 2 * behind + chunks_ahead + i64::from(self.extra_warm_up);
+                vec![(Forward, 4 * (nth_forward - ahead) - 2), (Backward, 4 * nth_backward)]
+            }
+        }
+    }
 }
 
 /// One operation of a step.
@@ -111,27 +141,9 @@ fn tasks_of(stage: i64, num_stages: i64, shape: Shape) -> Vec<Task> {
                     run(BackwardInput, backward);
                     run(BackwardWeight, 4 * (microbatch + stage) + 1);
                 }
-                Schedule::Interleaved => {
-                    let group = shape.group_of(num_stages);
-                    let extra = i64::from(shape.extra_warm_up);
-                    let warm_up = 2 * (num_stages - 1 - stage) + (chunks - 1) * group + extra;
-                    let nth = |chunk| shape.nth(microbatch, chunk, group);
-                    run(Forward, 4 * (nth(chunk) - warm_up) - 2);
-                    run(Backward, 4 * nth(chunks - 1 - chunk));
-                }
-                Schedule::InterleavedZeroBubble => {
-                    let group = shape.group_of(num_stages);
-                    let warm_up = num_stages - 1 - stage + (chunks - 1) * group;
-                    let nth = |chunk| shape.nth(microbatch, chunk, group);
-                    let nth_backward = nth(chunks - 1 - chunk);
-                    run(Forward, 4 * (nth(chunk) - warm_up) - 2);
-                    run(BackwardInput, 4 * nth_backward);
-                    run(BackwardWeight, 4 * (nth_backward + stage) + 1);
-                }
-                Schedule::LoopedBfs => {
-                    let nth = chunk * num_microbatches + microbatch;
-                    run(Forward, nth);
-                    run(Backward, 2 * chunks * num_microbatches - nth);
+                Schedule::Interleaved | Schedule::InterleavedZeroBubble | Schedule::LoopedBfs => {
+                    let places = shape.chunked_places((stage, num_stages), microbatch, chunk);
+                    places.into_iter().for_each(|(instruction, place)| run(instruction, place));
                 }
                 Schedule::ZbV | Schedule::DualPipeV | Schedule::DualPipe => {
                     let v = V { stage, num_stages, num_microbatches, microbatch };

@@ -29,6 +29,35 @@ fn a_frontier_sampled_as_python_files_is_imported_as_it_was() {
     }
 }
 
+/// A profile of Kareus for one stage, with two payloads at its lower clock.
+const KAREUS: &str = "stage,instruction,frequency,attention_configs,mlp_configs,time,energy\n\
+                      0,forward,1410,a-1,m-1,0.05,20\n0,forward,1200,a-2,m-2,0.056,17\n\
+                      0,forward,1200,a-3,m-3,0.055,19\n0,backward,1410,b-1,n-1,0.1,41\n\
+                      0,backward,1200,b-2,n-2,0.112,35\n";
+
+#[test]
+fn payloads_of_kareus_go_with_the_clocks_of_a_plan() {
+    let bench = Bench::new();
+    bench.write("kareus.csv", KAREUS);
+    bench.write("freqs.py", "[\n[('forward', 1200), ('backward', 1410)],\n]\n# claims\n");
+    bench.write("scheds.py", "[\n[(('forward', 'x', 'y'), ('backward', 'z', ''))],\n]\n# claims\n");
+    let import = ["plan", "import", "freqs.py", "--profile", "kareus.csv", "--microbatches", "1"];
+    let payloads = |more: &[&str]| -> Vec<String> {
+        let json = bench.done(&[&import[..], more, &["-o", "-"]].concat());
+        let plan: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let payloads = plan["payloads"].as_array().unwrap().iter();
+        payloads.map(|one| one["payload"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(payloads(&[]), ["a-2,m-2", "b-1,n-1"]);
+    assert_eq!(payloads(&["--payloads", "scheds.py"]), ["x,y", "z,"]);
+
+    let optimize = ["plan", "optimize", "kareus.csv", "--microbatches", "1", "--p2p-power", "50"];
+    bench.done(&[&optimize[..], &["-o", "made"]].concat());
+    let export = ["plan", "export", "made", "--deadline", "fastest", "-o", "-"];
+    let text = bench.done(&[&export[..], &["--format", "payloads"]].concat());
+    assert_eq!(text, "[\n[(('forward', 'a-1', 'm-1'), ('backward', 'b-1', 'n-1'))],\n]\n");
+}
+
 #[test]
 fn a_frontier_as_csv_falls_from_the_fastest_plan_on() {
     let bench = Bench::new();

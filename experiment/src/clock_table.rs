@@ -56,6 +56,7 @@ pub fn plan(table: &ClockTable, schedule: Schedule) -> Plan {
         placement: schedule.placement(),
         dependencies: Vec::new(),
         waits: waits.collect(),
+        payloads: Vec::new(),
         stages: stages()
             .map(|(stage, units)| StagePlan {
                 stage,

@@ -139,7 +139,9 @@ fn order() -> Vec<Vec<u8>> {
 }
 
 fn lowtime_plan() -> Vec<Vec<u8>> {
-    LOWTIME.map(<[u8]>::to_vec).into()
+    let kareus =
+        b"[\n[(('forward', '0-8-27-1024', 'm'), ('backward', '', 'none-none-16-1024'))],\n]\n";
+    LOWTIME.map(<[u8]>::to_vec).into_iter().chain([kareus.to_vec()]).collect()
 }
 
 pub(crate) fn frontier() -> Vec<Vec<u8>> {

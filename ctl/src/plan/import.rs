@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use clap::Args;
-use pfo_planner::{Combine, Frontier, LowtimePlan, Noise, PerStage, Pipeline, Plan, Watts, replay};
+use pfo_planner::{
+    Combine, Frontier, KareusPayloads, LowtimePlan, Noise, PerStage, Pipeline, Plan, PlanError,
+    Watts, replay,
+};
 
 use crate::arguments::number;
 use crate::error::Error;
@@ -26,6 +29,10 @@ pub(crate) struct Import {
     /// one from standard input
     #[arg(value_name = "DIR|FILE.py")]
     plans: String,
+
+    /// The payloads that Kareus has beside the clocks of the one file, `scheds_pipeline_*.py` of its number
+    #[arg(long, value_name = "FILE.py")]
+    payloads: Option<String>,
 
     /// The profile that the plans were made from
     #[arg(long, value_name = "PROFILE.csv")]
@@ -70,6 +77,11 @@ impl Import {
 
     fn file(self, pipeline: &Pipeline, output: &mut Output) -> Result<(), Error> {
         let mut plan = read(&self.plans, pipeline)?;
+        if let Some(name) = &self.payloads {
+            let payloads = KareusPayloads::from_bytes(&file::read(name)?);
+            let with_them = payloads.and_then(|payloads| plan.with_payloads(&payloads));
+            plan = with_them.map_err(Failure::bad_file(name))?;
+        }
         plan.gpu = self.gpu;
         if let Some(p2p_power) = self.p2p_power {
             let replayed = replay(pipeline.profile(), &plan, &p2p_power)
@@ -85,6 +97,11 @@ impl Import {
     }
 
     fn directory(self, pipeline: &Pipeline, output: &mut Output) -> Result<(), Error> {
+        if let Some(value) = self.payloads {
+            let (name, expected) =
+                ("--payloads", "given with one plan file; a directory has no single one");
+            return Err(PlanError::BadArgument { name, value, expected }.into());
+        }
         let p2p_power =
             self.p2p_power.ok_or_else(|| Failure::NoPower { name: self.plans.clone() })?;
         let names = plan_files(&self.plans)?;

@@ -12,6 +12,8 @@ pub(crate) enum Format {
     Lowtime,
     /// lowtime's and Zeus' Python lists of (name, MHz)
     Zeus,
+    /// Kareus' Python lists of payloads, which belong beside those of (name, MHz)
+    Payloads,
 }
 
 impl Format {
@@ -21,6 +23,7 @@ impl Format {
             Self::Pfo => plan.to_json(),
             Self::Lowtime => Ok(plan.to_lowtime(Generation::Clocks)),
             Self::Zeus => Ok(plan.to_lowtime(Generation::Named)),
+            Self::Payloads => plan.to_kareus_payloads(),
         }
     }
 
@@ -29,6 +32,7 @@ impl Format {
         match self {
             Self::Pfo => format!("plan_{number:05}.json"),
             Self::Lowtime | Self::Zeus => format!("freqs_pipeline_{number:05}.py"),
+            Self::Payloads => format!("scheds_pipeline_{number:05}.py"),
         }
     }
 }

@@ -79,7 +79,8 @@ impl Profile {
             };
             (stage, instruction, row)
         });
-        Self::with_tables(rows).with_parts(self.each_part(|own| own.changed(conditions)))
+        let parts = self.each_part(|own| own.changed(conditions));
+        Self::with_tables(rows).with_parts(parts).with_payloads(self.payloads().clone())
     }
 }
 
@@ -173,6 +174,9 @@ impl Frontier {
         let mut fastest_s = f64::INFINITY;
         for plan in &mut plans {
             keep(plan, &kept, network);
+            if !profile.payloads().is_empty() {
+                plan.payloads = profile.payloads_of(&plan.stages);
+            }
             let replay = replay(&profile, plan, self.p2p_power())?;
             fastest_s = fastest_s.min(replay.iteration_time_s);
             plan.predicted = Some(replay.into());

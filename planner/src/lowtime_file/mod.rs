@@ -4,7 +4,7 @@
 //! order: MHz (Perseus' artifact) or `(name, MHz)` (lowtime, Zeus). Comments after it state what
 //! the planner claims; they are skipped. Small numbers in file names are slow plans.
 
-mod python_literal;
+pub(crate) mod python_literal;
 
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 
@@ -160,6 +160,7 @@ impl LowtimePlan {
                 planned.frequency_mhz = frequency;
             }
         }
+        plan.payloads = profile.payloads_of(&plan.stages);
         Ok(plan)
     }
 

@@ -46,7 +46,15 @@ const DEEPEST: u32 = 3;
 /// # Errors
 /// [`PlanError::PythonPlan`] with the first wrong place.
 pub(crate) fn parse(text: &str) -> Result<Literal<'_>, PlanError> {
-    let mut reader = Reader { rest: text, place: Place { line: 1, column: 1 } };
+    parse_within(text, DEEPEST)
+}
+
+/// The same of lists that are nested as deep as this at most, which is three or four.
+///
+/// # Errors
+/// [`PlanError::PythonPlan`] with the first wrong place.
+pub(crate) fn parse_within(text: &str, deepest: u32) -> Result<Literal<'_>, PlanError> {
+    let mut reader = Reader { rest: text, place: Place { line: 1, column: 1 }, deepest };
     reader.skip_space();
     let literal = reader.literal(0)?;
     reader.skip_space();
@@ -61,6 +69,7 @@ pub(crate) fn parse(text: &str) -> Result<Literal<'_>, PlanError> {
 struct Reader<'a> {
     rest: &'a str,
     place: Place,
+    deepest: u32,
 }
 
 impl<'a> Reader<'a> {
@@ -121,8 +130,9 @@ impl<'a> Reader<'a> {
     }
 
     fn sequence(&mut self, end: char, depth: u32) -> Result<Value<'a>, PlanError> {
-        if depth >= DEEPEST {
-            return Err(self.place.wrong("lists are nested more than three deep"));
+        if depth >= self.deepest {
+            let deepest = if self.deepest == DEEPEST { "three" } else { "four" };
+            return Err(self.place.wrong(format!("lists are nested more than {deepest} deep")));
         }
         self.take(1);
         let mut items = Vec::new();

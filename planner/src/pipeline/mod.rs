@@ -196,7 +196,7 @@ impl Pipeline {
             follow_neighbours(&mut instructions);
             instructions
         };
-        let stages = (0..)
+        let stages: Vec<StagePlan> = (0..)
             .zip(&self.network.stages)
             .map(|(stage, operations)| StagePlan {
                 stage: Stage(stage),
@@ -215,6 +215,7 @@ impl Pipeline {
             placement: self.order.placement,
             dependencies: self.order.dependencies.clone(),
             waits: Vec::new(),
+            payloads: self.profile.payloads_of(&stages),
             stages,
         }
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PlanError;
 use crate::excerpt::{excerpt, shortened};
+use crate::payload::PlannedPayload;
 use crate::plan::{Plan, Prediction, StagePlan};
 use crate::schedule::name::Schedule;
 use crate::step::delays::{Delays, LatencyByClock};
@@ -55,6 +56,8 @@ struct Document {
     dependencies: Vec<Dependency>,
     #[serde(default)]
     waits: Vec<PlannedWait>,
+    #[serde(default)]
+    payloads: Vec<PlannedPayload>,
     stages: Vec<StagePlan>,
 }
 
@@ -111,6 +114,7 @@ impl Plan {
             placement: document.placement.unwrap_or_else(|| document.schedule.placement()),
             dependencies: document.dependencies,
             waits: document.waits,
+            payloads: document.payloads,
             stages: document.stages,
         };
         plan.check()?;
@@ -149,10 +153,11 @@ impl Plan {
         }
         let dependencies = list("dependencies", &self.dependencies)?;
         let waits = list("waits", &self.waits)?;
+        let payloads = list("payloads", &self.payloads)?;
         let mut text = format!(
             "{{\n  \"format\": {},\n  \"gpu\": {},\n  \"schedule\": {},\n  \"num_stages\": {},\n  \
              \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {optional}\"predicted\": {},\n  \
-             {dependencies}{waits}\"stages\": [",
+             {dependencies}{waits}{payloads}\"stages\": [",
             json(FORMAT)?,
             json(&self.gpu)?,
             json(&self.schedule)?,
@@ -238,6 +243,7 @@ mod tests {
             predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
             dependencies: Vec::new(),
             waits: Vec::new(),
+            payloads: Vec::new(),
             stages: vec![stage(0, 1395), stage(1, 855)],
         }
     }

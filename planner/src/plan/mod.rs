@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
 use crate::limits;
+use crate::payload::PlannedPayload;
 use crate::profile::parts::Part;
 use crate::schedule::name::Schedule;
 use crate::step::delays::Delays;
@@ -50,6 +51,9 @@ pub struct Plan {
     /// The waits that have a clock of their own; left out in files if there are none. A replay that
     /// ignores them finds the same time and more energy.
     pub waits: Vec<PlannedWait>,
+    /// What instructions get beside their clocks; left out in files if there are none. Nothing here acts
+    /// on it.
+    pub payloads: Vec<PlannedPayload>,
     /// The instructions of each stage, by stage.
     pub stages: Vec<StagePlan>,
 }
@@ -224,6 +228,7 @@ impl Plan {
             self.check_stage(stage)?;
         }
         self.check_waits()?;
+        self.check_payloads()?;
         check_dependencies(self.run(), &self.dependencies).map_err(
             |BadDependency { number, problem }| content(&format!("dependency {number}"), problem),
         )
@@ -257,6 +262,22 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Checks that each payload is of another instruction that is run.
+    fn check_payloads(&self) -> Result<(), PlanError> {
+        if self.payloads.is_empty() {
+            return Ok(());
+        }
+        let mut left: HashSet<StageUnit> = self.run().collect();
+        match self.payloads.iter().position(|payload| !left.remove(&payload.of)) {
+            None => Ok(()),
+            Some(number) => {
+                let of = self.payloads[number].of;
+                let problem = format!("of {of}, which no stage runs, or twice; name each once");
+                Err(content(&format!("payload {number}"), problem))
+            }
+        }
     }
 
     /// Checks the order of one stage and that its clocks are possible.

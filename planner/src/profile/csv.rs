@@ -25,6 +25,10 @@
 //! in the column `left_out` is skipped. `observed_mhz` is the clock that the GPU really had, where a
 //! power limit held it back; clocks at which it had no higher one than at a lower clock are left
 //! out.
+//!
+//! The columns in which Kareus writes how collectives overlap with computation (`attention_configs`,
+//! `mlp_configs` and their like) are payloads: of the lines of a clock that differ in them, those of one
+//! payload count, and are not averaged with the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -32,6 +36,7 @@ use std::io::Read;
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
+use crate::payload::columns::{PayloadColumns, WrittenPayloads, keep_one_payload};
 use crate::profile::Profile;
 use crate::profile::columns::{CHUNK, COLUMNS, Columns, MICROBATCH, REPEATS};
 use crate::profile::combine::{Combine, Lines, Measurer, combined};
@@ -77,6 +82,8 @@ impl Profile {
         if repeated {
             csv += &format!(",{}", REPEATS.join(","));
         }
+        let payloads = WrittenPayloads::of(self);
+        csv += &payloads.header();
         csv.push('\n');
         let fields = |part: Part| {
             let chunk = part.chunk.map_or_else(String::new, |chunk| chunk.to_string());
@@ -86,7 +93,7 @@ impl Profile {
         };
         for (part, own) in std::iter::once((Part::default(), self)).chain(self.parts_measured()) {
             let fields: String = fields(part).collect();
-            own.write_rows(&mut csv, &fields, repeated, |stage, instruction| {
+            own.write_rows(&mut csv, (&fields, &payloads), repeated, |stage, instruction| {
                 // Else it is the mean of those of smaller parts.
                 !self.has_smaller(part, stage, instruction)
             });
@@ -98,7 +105,7 @@ impl Profile {
     fn write_rows(
         &self,
         csv: &mut String,
-        part: &str,
+        (part, payloads): (&str, &WrittenPayloads<'_>),
         repeated: bool,
         is_written: impl Fn(Stage, Instruction) -> bool,
     ) {
@@ -111,6 +118,7 @@ impl Profile {
                 let Repeats { count, time_sd_s, energy_sd_j } = repeats;
                 *csv += &format!(",{count},{},{}", sd(time_sd_s), sd(energy_sd_j));
             }
+            *csv += &payloads.fields(stage, instruction, frequency);
             csv.push('\n');
         }
     }
@@ -124,6 +132,8 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
     let header = Header::new(reader.headers().map_err(unreadable)?)?;
     let columns = Columns::find(&header)?;
     let ranks = columns.ranks(&header.names, combine)?;
+    let payload_columns = PayloadColumns::find(&header.names)?;
+    let mut payloads = HashMap::new();
     let (numbers, mut signs) = (columns.numbers(), DecimalSigns::default());
 
     let mut tables: BTreeMap<(Stage, Instruction), Lines> = BTreeMap::new();
@@ -155,16 +165,24 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
         let who = Measurer { rank, within, chunk, microbatch };
         let table = tables.entry((stage, instruction)).or_default();
         let repeated = table.entry(frequency).or_default().entry(who).or_default();
+        if let Some(columns) = &payload_columns
+            && let Some(payload) = columns.read(&record, instruction, number)?
+        {
+            payloads.insert(number, payload);
+        }
         let observed_mhz = columns.read_observed(&record, number)?;
         repeated.push(Line { number, measured, repeats, observed_mhz });
     }
+    let payloads = keep_one_payload(&mut tables, &payloads);
     tables.values_mut().for_each(microbatches::pool_alike);
     let (mut left_out, mut unheld) = (Vec::new(), Vec::new());
     for (&of, table) in &mut tables {
         left_out.append(&mut leave_out(of, table));
         unheld.extend(leave_out_unheld(of, table));
     }
-    Profile::from_repeated(&combined(&tables)?, left_out, unheld, of_parts(&tables)?)
+    let parts = of_parts(&tables)?;
+    let profile = Profile::from_repeated(&combined(&tables)?, left_out, unheld, parts)?;
+    Ok(profile.with_payloads(payloads))
 }
 
 fn unreadable(error: csv::Error) -> ProfileError {

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
+use crate::payload::Payloads;
 use crate::profile::error::ProfileError;
 use crate::profile::left_out::LeftOut;
 use crate::profile::measurement::Measurement;
@@ -44,6 +45,8 @@ pub struct Profile {
     unheld: Vec<Unheld>,
     /// What was measured for each part of a step, if parts were measured apart.
     parts: BTreeMap<Part, Self>,
+    /// What instructions get beside a clock, of the rows that say it.
+    payloads: Payloads,
 }
 
 impl Profile {
@@ -91,6 +94,7 @@ impl Profile {
             left_out: Vec::new(),
             unheld: Vec::new(),
             parts: BTreeMap::new(),
+            payloads: Payloads::new(),
         }
     }
 
@@ -110,6 +114,20 @@ impl Profile {
     fn of_part(rows: &[(Stage, Instruction, Measurement, Repeats)]) -> Self {
         let profile = Self::with_tables(rows.iter().map(|&(s, i, row, _)| (s, i, row)));
         Self { repeats: repeats_of(rows), ..profile }
+    }
+
+    /// The same with the payloads of its rows.
+    pub(crate) fn with_payloads(mut self, mut payloads: Payloads) -> Self {
+        payloads.retain(|&(stage, instruction, clock), _| {
+            let table = self.table(stage, instruction);
+            table.binary_search_by_key(&clock, |row| row.frequency).is_ok()
+        });
+        self.payloads = payloads;
+        self
+    }
+
+    pub(crate) fn payloads(&self) -> &Payloads {
+        &self.payloads
     }
 
     /// The number of stages.
@@ -139,7 +157,7 @@ impl Profile {
             *table = thin(table);
         }
         let parts = self.each_part(|part| part.thinned(most));
-        thinned.with_parts(parts)
+        thinned.with_parts(parts).with_payloads(self.payloads.clone())
     }
 
     /// The number of rows of the longest table.

@@ -19,7 +19,58 @@ pub(crate) struct Shape {
     pub(crate) num_microbatches: i64,
     /// Model chunks of a stage: 2 in a V, 1 where they are not interleaved.
     pub(crate) chunks: i64,
+    /// Microbatches that go through a chunk before the next begins, where that is not PyTorch's own number.
+    pub(crate) group: Option<i64>,
+    /// Whether stages run one more forward ahead, if they are interleaved.
+    pub(crate) extra_warm_up: bool,
     pub(crate) transfer_time_s: f64,
+}
+
+impl Shape {
+    /// How many microbatches go through a chunk before the next begins. PyTorch divides a step into as many
+    /// equal rounds as there are whole sets of one microbatch for each stage.
+    fn group_of(self, num_stages: i64) -> i64 {
+        let rounds = i64::max(1, self.num_microbatches / num_stages);
+        self.group.unwrap_or(self.num_microbatches / rounds)
+    }
+
+    /// How many microbatches go through a chunk of a stage before this one goes through this chunk, those of
+    /// all chunks together. The last group may be smaller.
+    fn nth(self, microbatch: i64, chunk: i64, group: i64) -> i64 {
+        let before = microbatch / group * group;
+        let size = i64::min(group, self.num_microbatches - before);
+        before * self.chunks + chunk * size + microbatch - before
+    }
+
+    /// What a stage runs of a microbatch on a chunk, and where, if its chunks follow each other in a loop.
+    fn chunked_places(
+        self,
+        (stage, num_stages): (i64, i64),
+        microbatch: i64,
+        chunk: i64,
+    ) -> Vec<(Instruction, i64)> {
+        use Instruction::{Backward, BackwardInput, BackwardWeight, Forward};
+        let group = self.group_of(num_stages);
+        let nth_forward = self.nth(microbatch, chunk, group);
+        let nth_backward = self.nth(microbatch, self.chunks - 1 - chunk, group);
+        let (behind, chunks_ahead) = (num_stages - 1 - stage, (self.chunks - 1) * group);
+        match self.schedule {
+            Schedule::LoopedBfs => {
+                let nth = chunk * self.num_microbatches + microbatch;
+                let last = 2 * self.chunks * self.num_microbatches;
+                vec![(Forward, nth), (Backward, last - nth)]
+            }
+            Schedule::InterleavedZeroBubble => vec![
+                (Forward, 4 * (nth_forward - behind - chunks_ahead) - 2),
+                (BackwardInput, 4 * nth_backward),
+                (BackwardWeight, 4 * (nth_backward + stage) + 1),
+            ],
+            _ => {
+                let ahead = 2 * behind + chunks_ahead + i64::from(self.extra_warm_up);
+                vec![(Forward, 4 * (nth_forward - ahead) - 2), (Backward, 4 * nth_backward)]
+            }
+        }
+    }
 }
 
 /// One operation of a step.
@@ -90,14 +141,9 @@ fn tasks_of(stage: i64, num_stages: i64, shape: Shape) -> Vec<Task> {
                     run(BackwardInput, backward);
                     run(BackwardWeight, 4 * (microbatch + stage) + 1);
                 }
-                Schedule::Interleaved => {
-                    let group = microbatch / num_stages * num_stages * chunks;
-                    let within = microbatch % num_stages;
-                    let warm_up = 2 * (num_stages - 1 - stage) + (chunks - 1) * num_stages;
-                    let nth_forward = group + chunk * num_stages + within;
-                    let nth_backward = group + (chunks - 1 - chunk) * num_stages + within;
-                    run(Forward, 4 * (nth_forward - warm_up) - 2);
-                    run(Backward, 4 * nth_backward);
+                Schedule::Interleaved | Schedule::InterleavedZeroBubble | Schedule::LoopedBfs => {
+                    let places = shape.chunked_places((stage, num_stages), microbatch, chunk);
+                    places.into_iter().for_each(|(instruction, place)| run(instruction, place));
                 }
                 Schedule::ZbV | Schedule::DualPipeV | Schedule::DualPipe => {
                     let v = V { stage, num_stages, num_microbatches, microbatch };

@@ -173,6 +173,7 @@ impl Window {
             predicted: None,
             dependencies: Vec::new(),
             waits: Vec::new(),
+            payloads: Vec::new(),
             stages: (0..).zip(&self.stages).map(stage).collect(),
         }
     }

@@ -501,3 +501,19 @@ def test_a_plan_of_zeus_is_read_with_the_file_of_its_profile_and_clocks_that_it_
 
 def test_what_is_refused_is_called_as_it_is_imported():
     assert (pfo_gpu.PlanError.__module__, pfo_gpu.NodeError.__module__) == ("pfo_gpu", "pfo_gpu")
+
+
+def test_payloads_of_kareus_go_with_a_plan_and_come_back_as_they_were(tmp_path):
+    header = "stage,instruction,frequency,attention_configs,mlp_configs,time,energy\n"
+    rows = "0,forward,1410,a,b,0.05,20\n0,backward,1410,c,d,0.1,41\n"
+    plan = pfo_gpu.plan((header + rows).encode(), microbatches=1, p2p_power=50).at("fastest")
+    assert plan.payloads() == [["a,b", "c,d"]]
+    scheds = "[\n[(('forward', '1-2-3-4', 'none-none-16-1024'), ('backward', '', 'x'))],\n]\n"
+    path = tmp_path / "scheds_pipeline_00007.py"
+    path.write_text(scheds + "# Iteration 7 total cost: 1.5\n")
+    other = plan.with_payloads(path)
+    assert other.payloads() == [["1-2-3-4,none-none-16-1024", ",x"]] and other != plan
+    assert pickle.loads(pickle.dumps(other)).to_text("payloads") == scheds
+    with pytest.raises(pfo_gpu.PlanError, match="scheds_pipeline_00007.py.*line 2"):
+        path.write_text("[\n[7],\n]\n")
+        plan.with_payloads(path)

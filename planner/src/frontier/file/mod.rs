@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 12; 11 has no latency by clock, 10 no held up, no placement, no overlaps and no microbatches, 9 no
+//! version         u16, 13; 12, which is written if there are none, has no payloads, 11 no latency by
+//!                 clock, 10 no held up, no placement, no overlaps and no microbatches, 9 no
 //!                 powers of stages, 8 no chunks, 7 no repeats, 6 no clock per and no site power, 5 no
 //!                 wait power, 4 no set call either
 //! gzip stream (its CRC finds damage) of
@@ -38,6 +39,8 @@
 //!                   and those likewise
 //!   tables          u16, then each: stage u16, instruction (u8 length, name), rows u16,
 //!                   then each by rising clock: MHz u32, time f64 (s), energy f64 (J)
+//!   payloads        u32 rows that have one, then each: stage u16, instruction (u8 length, name), MHz u32,
+//!                   payload (u16 length, UTF-8)
 //!   plans           u32, then all times f64 (s), all energies f64 (J), and for each plan one byte
 //!                   per operation, stage by stage: its row's index minus that of the plan before
 //! ```
@@ -48,6 +51,7 @@
 pub(crate) mod error;
 mod order;
 mod parts;
+mod payloads;
 mod powers;
 mod repeats;
 mod source;
@@ -74,9 +78,10 @@ use crate::waits::per_stage::PerStage;
 use source::{Source, damaged, foreign};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 12;
+const VERSION: u16 = 13;
 
 /// Versions before, which are read, too.
+const WITHOUT_PAYLOADS: u16 = 12;
 const WITHOUT_LATENCIES: u16 = 11;
 const WITHOUT_OVERLAPS: u16 = 10;
 const WITHOUT_STAGE_POWERS: u16 = 9;
@@ -93,7 +98,8 @@ pub struct Room {
     pub instructions: usize,
     /// Rows of the profile, and powers of waiting by clock. Each takes 24 bytes.
     pub rows: usize,
-    /// Rows that were measured more than once. Each takes about 110 bytes beside that.
+    /// Rows that were measured more than once, and 64 bytes each of payloads. Each takes about 110 bytes
+    /// beside that.
     pub repeats: usize,
     /// Instructions of all plans together. Each takes a byte.
     pub planned: usize,
@@ -129,7 +135,9 @@ impl Frontier {
             }
         })?;
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(VERSION.to_le_bytes());
+        let has_payloads = !self.pipeline.profile().payloads().is_empty();
+        let version = if has_payloads { VERSION } else { WITHOUT_PAYLOADS };
+        bytes.extend(version.to_le_bytes());
         self.write(gpu, GzEncoder::new(bytes, Compression::default()))
             .map_err(|error| damaged(&error.to_string()))
     }
@@ -154,6 +162,7 @@ impl Frontier {
         order::write(&mut out, self.pipeline.order())?;
 
         write_rows(&mut out, self.pipeline.profile())?;
+        payloads::write(&mut out, self.pipeline.profile())?;
 
         out.write_all(&(self.plans.len() as u32).to_le_bytes())?;
         for plan in &self.plans {
@@ -195,16 +204,7 @@ impl Frontier {
             let start = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]);
             return Err(foreign(format!("it begins with \"{}\"", excerpt(&start))));
         };
-        let Some((&version, stream)) = rest.split_first_chunk() else {
-            return Err(damaged("it ends before its version"));
-        };
-        let version = u16::from_le_bytes(version);
-        if !(WITHOUT_SET_CALL..=VERSION).contains(&version) {
-            return Err(foreign(format!(
-                "it has version {version}, this program reads versions {WITHOUT_SET_CALL} to \
-                 {VERSION}"
-            )));
-        }
+        let (version, stream) = version_of(rest)?;
         let mut file = Source::new(stream);
         let gpu = Some(file.text("the GPU's name")?).filter(|name| !name.is_empty());
         let schedule = file.text("the schedule")?.parse()?;
@@ -242,6 +242,7 @@ impl Frontier {
         let order = order::read(&mut file, version, (schedule, microbatches), room.instructions)?;
         let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;
         let profile = repeats::noted(profile, repeated)?.with_parts(parts);
+        let profile = profile.with_payloads(payloads::read(&mut file, version, room)?);
         let pipeline = Pipeline::of_order(&profile, schedule, order, delays)?;
         p2p_power.check(profile.num_stages())?;
         wait_power.iter().try_for_each(|power| power.check(profile.num_stages()))?;
@@ -252,6 +253,21 @@ impl Frontier {
         let frontier = frontier.map_err(|error| damaged(&error.to_string()))?;
         Ok(Self { wait_power, clock_per, ..frontier })
     }
+}
+
+/// The version, and what follows it.
+fn version_of(rest: &[u8]) -> Result<(u16, &[u8]), PlanError> {
+    let Some((&version, stream)) = rest.split_first_chunk() else {
+        return Err(damaged("it ends before its version"));
+    };
+    let version = u16::from_le_bytes(version);
+    if !(WITHOUT_SET_CALL..=VERSION).contains(&version) {
+        return Err(foreign(format!(
+            "it has version {version}, this program reads versions {WITHOUT_SET_CALL} to \
+             {VERSION}"
+        )));
+    }
+    Ok((version, stream))
 }
 
 fn read_delays(file: &mut Source<'_>, version: u16) -> Result<Delays, PlanError> {

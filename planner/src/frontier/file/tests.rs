@@ -98,9 +98,9 @@ fn more_bytes_than_there_should_be_are_refused() {
 fn another_file_and_another_version_are_called_that() {
     assert!(refused(b"stage,instruction,frequency,time,energy").contains("stage,instruct"));
     let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
-    bytes[MAGIC.len()] = 13;
+    bytes[MAGIC.len()] = 14;
     let message = refused(&bytes);
-    assert!(message.contains("version 13") && message.contains("versions 4 to 12"), "{message}");
+    assert!(message.contains("version 14") && message.contains("versions 4 to 13"), "{message}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_power_of_waiting_that_cannot_be_is_damage() {
     let power = points[0].1.0.to_le_bytes();
     let place = content.windows(8).position(|bytes| bytes == power).unwrap();
     content[place..place + 8].copy_from_slice(&f64::NAN.to_le_bytes());
-    let mut damaged = [MAGIC.as_slice(), &VERSION.to_le_bytes()].concat();
+    let mut damaged = [MAGIC.as_slice(), &WITHOUT_PAYLOADS.to_le_bytes()].concat();
     let mut out = GzEncoder::new(&mut damaged, Compression::default());
     out.write_all(&content).unwrap();
     out.finish().unwrap();
@@ -175,7 +175,7 @@ fn how_often_rows_were_measured_is_kept_and_of_no_other_rows() {
     let row = [&1395_u32.to_le_bytes()[..], &2_u32.to_le_bytes()].concat();
     let place = content.windows(row.len()).position(|bytes| bytes == row).unwrap();
     content[place] += 1;
-    let mut other = [MAGIC.as_slice(), &VERSION.to_le_bytes()].concat();
+    let mut other = [MAGIC.as_slice(), &WITHOUT_PAYLOADS.to_le_bytes()].concat();
     let mut out = GzEncoder::new(&mut other, Compression::default());
     out.write_all(&content).unwrap();
     out.finish().unwrap();
@@ -221,7 +221,7 @@ fn powers_of_waiting_take_room_like_rows() {
 fn a_file_that_claims_more_plans_than_there_can_be_is_refused_before_they_are_read() {
     let frontier = frontier_of(&unequal());
     let mut bytes = MAGIC.to_vec();
-    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(WITHOUT_PAYLOADS.to_le_bytes());
     let mut many = frontier.clone();
     many.plans.truncate(1);
     let honest = many.to_bytes().unwrap();

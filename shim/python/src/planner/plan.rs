@@ -1,6 +1,6 @@
 //! One plan.
 
-use pfo_planner::{Generation, LowtimePlan, PerStage, Schedule, replay};
+use pfo_planner::{Generation, KareusPayloads, LowtimePlan, PerStage, Schedule, replay};
 use pfo_protocol::{ClockTable, PlannedUnit, Predicted};
 use pyo3::prelude::*;
 
@@ -40,10 +40,27 @@ impl Plan {
             "pfo" => self.0.to_json().map_err(refused),
             "lowtime" => Ok(self.0.to_lowtime(Generation::Clocks)),
             "zeus" => Ok(self.0.to_lowtime(Generation::Named)),
+            "payloads" => self.0.to_kareus_payloads().map_err(refused),
             _ => Err(PlanError::new_err(format!(
-                "format={format:?}; it is one of \"pfo\", \"lowtime\" and \"zeus\""
+                "format={format:?}; it is one of \"pfo\", \"lowtime\", \"zeus\" and \"payloads\""
             ))),
         }
+    }
+
+    /// The plan with the payloads of a file of Kareus.
+    fn with_payloads(&self, payloads: &[u8]) -> PyResult<Self> {
+        let payloads = KareusPayloads::from_bytes(payloads);
+        payloads.and_then(|of| self.0.with_payloads(&of)).map(Self).map_err(refused)
+    }
+
+    /// Stage, instruction, microbatch and chunk of each payload, and that.
+    fn payloads(&self) -> Vec<(u16, &'static str, u32, u16, String)> {
+        let payloads = self.0.payloads.iter().map(|one| {
+            let of = one.of;
+            let (name, payload) = (of.instruction.name(), one.payload.to_string());
+            (of.stage.0, name, of.microbatch.0, of.chunk.0, payload)
+        });
+        payloads.collect()
     }
 
     /// Seconds and joules of the plan's replay over a profile, at a P2P-blocking power or the plan's own.

@@ -55,13 +55,36 @@ class Plan:
         return cls(_native.Plan.from_bytes(contents, measured, schedule))
 
     def to_text(self, format: str = "pfo") -> str:
-        """The plan as a file: ``"pfo"`` (JSON), ``"lowtime"`` (lists of MHz) or ``"zeus"`` (lists of
-        names and MHz)."""
+        """The plan as a file: ``"pfo"`` (JSON), ``"lowtime"`` (lists of MHz), ``"zeus"`` (lists of names and
+        MHz) or ``"payloads"`` (what Kareus has beside that)."""
         return self._native.to_text(format)
 
     def write(self, path: files.PathLike, format: str = "pfo") -> None:
         """Writes the plan to a file, in a format of :meth:`to_text`."""
         files.write(path, self.to_text(format).encode())
+
+    def with_payloads(self, payloads: Union[files.PathLike, bytes]) -> Plan:
+        """The plan with what Kareus gives each instruction beside its clock.
+
+        Args:
+            payloads: Its file ``scheds_pipeline_*.py`` of the number of the plan, or the contents as bytes.
+
+        Raises:
+            PlanError: The file is for another plan; the error names the place.
+            OSError: The file cannot be read.
+        """
+        path = None if isinstance(payloads, bytes) else payloads
+        with files.named(path):
+            return Plan(self._native.with_payloads(payloads if path is None else files.read(path)))
+
+    def payloads(self) -> list[list[Optional[str]]]:
+        """For each stage what its instructions get beside their clocks, in the order in which it runs them;
+        None for those that get nothing. Of Kareus, its values, separated by commas."""
+        known = {tuple(of): payload for *of, payload in self._native.payloads()}
+        payloads: list[list[Optional[str]]] = [[] for _ in range(self.num_stages)]
+        for *of, _ in self._native.instructions():
+            payloads[of[0]].append(known.get(tuple(of)))
+        return payloads
 
     def replay(
         self, profile: Profile, p2p_power: Union[float, Sequence[float], None] = None

@@ -90,7 +90,7 @@ impl Looks {
     }
 }
 
-/// Looks at a job after a swap until every GPU has shown its lock, or one has shown that it has none.
+/// Looks at a job after a swap until every GPU has shown its lock, or is known to have none.
 ///
 /// # Errors
 /// If `pfod` does not answer.
@@ -106,12 +106,17 @@ pub(crate) fn look(
         let missing = known(found, &status.gpus);
         let is_default = found.plan.is_none();
         add(&mut looks, found, &status);
-        let is_seen = is_default || looks.values().all(|looks| looks.is_held);
-        if !missing.is_empty() || is_seen {
+        let is_clear = |(rank, looks): (&Rank, &Looks)| {
+            looks.is_held || missing.iter().any(|missing| missing.rank == *rank)
+        };
+        if is_default || looks.iter().all(is_clear) {
             return Ok(missing);
         }
         if began.elapsed() > LOOKED_AT_FOR {
-            return Ok(not_shown(&looks, found, &status.gpus));
+            return Ok(match missing.is_empty() {
+                true => not_shown(&looks, found, &status.gpus),
+                false => missing,
+            });
         }
         sleep(LOOK_EVERY);
     }

@@ -59,6 +59,7 @@ fn a_job_over_four_nodes_is_not_calibrated() {
 }
 
 #[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
 fn power_limits_of_replicas_over_four_nodes_are_searched_and_kept_on_all() {
     let Some(trained) = Trained::over_nodes() else { return };
     measured::power_limits(&trained);

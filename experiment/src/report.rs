@@ -73,6 +73,9 @@ pub struct PlannedWith {
     /// For how long each change of clocks holds up its stage in the plans, in seconds: as it was
     /// learned from plans that took longer than predicted.
     pub held_up_s: f64,
+    /// What looks odd in the profile, a line for each kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub odd: Vec<String>,
 }
 
 /// Where a profile comes from.

@@ -321,11 +321,14 @@ mod tests {
         let path = files.path(&key(), "tune");
         let good = fs::read(&path).unwrap();
         let head = good.iter().position(|byte| *byte == b'\n').unwrap();
-        let other =
-            String::from_utf8(good[..head].to_vec()).unwrap().replace("\"uid\":7", "\"uid\":8");
-        for spoilt in
-            [&good[..head], &good[..good.len() - 1], &[other.as_bytes(), &good[head..]].concat()]
-        {
+        let with = |from: &str, to: &str| {
+            let text = String::from_utf8(good[..head].to_vec()).unwrap().replace(from, to);
+            [text.as_bytes(), &good[head..]].concat()
+        };
+        // What an agent of another version has begun was measured by other rules.
+        let (other, older) = (with("\"uid\":7", "\"uid\":8"), with(FORMAT, "pfo-tune/1"));
+        assert_ne!(older, good);
+        for spoilt in [&good[..head], &good[..good.len() - 1], &other, &older] {
             fs::write(&path, spoilt).unwrap();
             assert!(files.read().is_empty(), "{}", String::from_utf8_lossy(spoilt));
         }

@@ -40,6 +40,10 @@ pub(crate) struct ResultArguments {
     /// kept
     #[arg(long)]
     json: bool,
+
+    /// Print what looks odd in the profile, too
+    #[arg(long)]
+    verbose: bool,
 }
 
 impl ResultArguments {
@@ -67,6 +71,7 @@ impl ResultArguments {
             output.json(&report)?;
         } else {
             output.text(&render(&report, output.look()))?;
+            output.text(&odd(&report, self.verbose))?;
         }
         if let (Some(name), Some(plan)) = (&self.output, &plan) {
             file::write(name, plan)?;
@@ -109,6 +114,19 @@ fn doubt(tried: &Tried) -> Option<String> {
          certain.\n",
         harmless(&tried.plan)
     ))
+}
+
+/// What looks odd in the profile, or how to see it.
+fn odd(report: &Report, is_verbose: bool) -> String {
+    let odd = report.planned_with.as_ref().map_or(&[][..], |with| &with.odd);
+    match is_verbose {
+        true => odd.iter().map(|line| format!("The profile: {}\n", harmless(line))).collect(),
+        false if odd.is_empty() => String::new(),
+        false => format!(
+            "`pfoctl tune {} --attach --verbose` says what looks odd in the profile.\n",
+            report.job
+        ),
+    }
 }
 
 fn render(report: &Report, look: Look) -> String {
@@ -293,6 +311,7 @@ mod tests {
         let default_clocks = Window { times_s: vec![2.0], energies_j: vec![1000.0] };
         let report = Report::new("j".parse().unwrap(), "pfo".to_owned(), 0.005, &default_clocks);
         let planned_with = PlannedWith {
+            odd: vec!["7 rows scatter".to_owned(), "a clock is slow".to_owned()],
             profile: "p.csv".to_owned(),
             profile_origin: Origin::File,
             p2p_power: PlannedPower {
@@ -349,6 +368,19 @@ mod tests {
         ] {
             assert!(text.contains(words), "no {words:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn what_looks_odd_in_the_profile_is_left_to_verbose() {
+        let mut report = report(Vec::new());
+        assert_eq!(
+            odd(&report, true),
+            "The profile: 7 rows scatter\nThe profile: a clock is slow\n"
+        );
+        let hint = "`pfoctl tune j --attach --verbose` says what looks odd in the profile.\n";
+        assert_eq!(odd(&report, false), hint);
+        report.planned_with.as_mut().unwrap().odd.clear();
+        assert_eq!([odd(&report, true), odd(&report, false)], ["", ""]);
     }
 
     #[test]

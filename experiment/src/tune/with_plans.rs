@@ -9,6 +9,7 @@ use pfo_planner::{
 use pfo_protocol::{RecordedTrial, SamplePage, TrialResult};
 
 use super::candidates::{Candidate, Candidates, Goal};
+use super::own_order::OwnOrder;
 use super::profile_source::Sourced;
 use super::search::{Found, Search};
 use super::tuned_job::TunedJob;
@@ -66,13 +67,9 @@ impl<B: Bench> Tuning<'_, '_, B> {
             Some(learned) => learned,
             None => self.subject.profile(self.order).await?,
         };
-        let profile = self.treated(&csv)?;
+        let (profile, odd) = self.treated(&csv)?;
         self.subject.calibrate(&csv).await?;
-        let open_order = self.order.terms.has_open_order(self.order.order.as_deref());
-        let own_order = match open_order {
-            true => self.subject.own_order(&profile).await?,
-            false => None,
-        };
+        let own_order = self.own_order(&profile).await?;
         let (baseline, samples) = match before {
             Some(before) => before,
             None => self.recorded_baseline().await?,
@@ -107,6 +104,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
             transfer_s: pipeline.delays().transfer_time_s,
             transfers,
             order: own_order.map(|own| own.described),
+            odd,
         };
         self.prove(&baseline, pipeline, planned_with).await
     }
@@ -142,18 +140,24 @@ impl<B: Bench> Tuning<'_, '_, B> {
         tuned.end().await
     }
 
-    /// The profile, its noise treated, with remarks about what is odd. What was handed over was looked at
-    /// before.
-    fn treated(&mut self, csv: &[u8]) -> Result<Profile, TuneError> {
+    /// The profile, its noise treated, and what is odd in it. What was handed over was looked at before.
+    fn treated(&self, csv: &[u8]) -> Result<(Profile, Vec<String>), TuneError> {
         let TuneOrder { terms, profile: given, .. } = self.order;
         let measured = Profile::from_csv_combined(csv, terms.combine)?;
         let treated = terms.noise.treat(&measured);
-        if given.is_none() {
-            for line in summarised(&warnings(&measured, &treated.smoothed)) {
-                self.subject.remark(format!("the profile: {line}"));
-            }
+        let odd = match given {
+            None => summarised(&warnings(&measured, &treated.smoothed)),
+            Some(_) => Vec::new(),
+        };
+        Ok((treated.profile, odd))
+    }
+
+    /// The order that the job runs, unless one was given.
+    async fn own_order(&mut self, profile: &Profile) -> Result<Option<OwnOrder>, TuneError> {
+        match self.order.terms.has_open_order(self.order.order.as_deref()) {
+            true => self.subject.own_order(profile).await,
+            false => Ok(None),
         }
-        Ok(treated.profile)
     }
 
     /// The job at default clocks, with its instructions one by one where they are needed and the clocks of

@@ -73,17 +73,18 @@ class Plan:
             PlanError: The file is for another plan; the error names the place.
             OSError: The file cannot be read.
         """
-        path = None if isinstance(payloads, bytes) else payloads
-        with files.named(path):
-            return Plan(self._native.with_payloads(payloads if path is None else files.read(path)))
+        if isinstance(payloads, bytes):
+            return Plan(self._native.with_payloads(payloads))
+        with files.named(payloads):
+            return Plan(self._native.with_payloads(files.read(payloads)))
 
     def payloads(self) -> list[list[Optional[str]]]:
         """For each stage what its instructions get beside their clocks, in the order in which it runs them;
         None for those that get nothing. Of Kareus, its values, separated by commas."""
-        known = {tuple(of): payload for *of, payload in self._native.payloads()}
+        known = {known[:-1]: known[-1] for known in self._native.payloads()}
         payloads: list[list[Optional[str]]] = [[] for _ in range(self.num_stages)]
-        for *of, _ in self._native.instructions():
-            payloads[of[0]].append(known.get(tuple(of)))
+        for planned in self._native.instructions():
+            payloads[planned[0]].append(known.get(planned[:-1]))
         return payloads
 
     def replay(

@@ -14,6 +14,15 @@ pub(crate) fn internal(error: &impl Display) -> Refusal {
     )
 }
 
+/// The node has no store of a fleet.
+pub(crate) fn in_no_fleet() -> Refusal {
+    Refusal::new(
+        RefusalCode::LimitReached,
+        "this node is in no fleet",
+        "give the endpoints of etcd in [fleet] of agent.toml, and restart pfo-agent",
+    )
+}
+
 /// A file below the state directory could not be written; `what` names its content.
 pub(crate) fn not_written(what: &str, error: &io::Error) -> Refusal {
     Refusal::new(

@@ -113,10 +113,12 @@ pub(crate) fn look(
             return Ok(missing);
         }
         if began.elapsed() > LOOKED_AT_FOR {
-            return Ok(match missing.is_empty() {
-                true => not_shown(&looks, found, &status.gpus),
-                false => missing,
-            });
+            let is_new = |other: &NotInForce| missing.iter().all(|one| one.rank != other.rank);
+            let others = not_shown(&looks, found, &status.gpus);
+            let others: Vec<_> = others.into_iter().filter(is_new).collect();
+            let mut all = [missing, others].concat();
+            all.sort_by_key(|one| one.rank);
+            return Ok(all);
         }
         sleep(LOOK_EVERY);
     }

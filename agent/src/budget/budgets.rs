@@ -21,7 +21,7 @@ use crate::budget::report::{Shown, sees};
 use crate::job::JobKey;
 use crate::ledger::Ledger;
 use crate::pfod::{Pfod, Questions};
-use crate::refusal::not_written;
+use crate::refusal::{in_no_fleet, not_written};
 use crate::settings::InForce;
 use crate::steer::Steering;
 use crate::straggler::Stragglers;
@@ -212,13 +212,7 @@ impl Budgets {
     }
 
     fn link(&self) -> Result<&Link, Refusal> {
-        self.link.as_ref().ok_or_else(|| {
-            Refusal::new(
-                RefusalCode::LimitReached,
-                "this node is in no fleet",
-                "give the endpoints of etcd in [fleet] of agent.toml, and restart pfo-agent",
-            )
-        })
+        self.link.as_ref().ok_or_else(in_no_fleet)
     }
 
     /// Sets the terms of a scope; terms that say nothing are forgotten.

@@ -28,7 +28,7 @@ use crate::p2p::{self, P2pStore};
 use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
 use crate::record::own_order;
-use crate::refusal::internal;
+use crate::refusal::{in_no_fleet, internal};
 use crate::steer::{Steering, SwapRequest, Swapped, Turn, WholeJob, check_all_here};
 use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps};
@@ -238,13 +238,7 @@ impl Services {
     }
 
     fn fleet(&self) -> Result<&Fleet, Refusal> {
-        self.fleet.as_deref().ok_or_else(|| {
-            Refusal::new(
-                RefusalCode::LimitReached,
-                "this node is in no fleet",
-                "give the endpoints of etcd in [fleet] of agent.toml, and restart pfo-agent",
-            )
-        })
+        self.fleet.as_deref().ok_or_else(in_no_fleet)
     }
 
     async fn swap(

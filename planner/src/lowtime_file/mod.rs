@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::plan::Prediction;
-    use crate::test_profiles::{any_profile, unequal};
+    use crate::test_profiles::{any_profile, assert_says, unequal};
 
     const CLOCKS: &str = include_str!("../../tests/golden/freqs_pipeline_clocks.py");
     const NAMED: &str = include_str!("../../tests/golden/freqs_pipeline_named.py");
@@ -376,9 +376,7 @@ mod tests {
             ),
         ] {
             let message = refused(text);
-            for word in words {
-                assert!(message.contains(word), "no {word:?} in {message:?}");
-            }
+            assert_says(&message, words);
         }
     }
 
@@ -395,9 +393,7 @@ mod tests {
             ("[[0, 0]]", &["line 1, column 2", "every clock of the stage is 0"]),
         ] {
             let message = refused(text);
-            for word in words {
-                assert!(message.contains(word), "no {word:?} in {message:?}");
-            }
+            assert_says(&message, words);
         }
     }
 

@@ -228,6 +228,7 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::profile::Profile;
     use crate::schedule::name::Schedule;
+    use crate::test_profiles::assert_says;
     use crate::waits::per_stage::PerStage;
     use crate::waits::power::PowerByClock;
     use pfo_vocabulary::{Stage, Watts};
@@ -347,9 +348,7 @@ mod tests {
             ("[[('forward', open('x'), 'b')]]", &["column 15"]),
         ] {
             let message = payloads(text).unwrap_err().to_string();
-            for word in words {
-                assert!(message.contains(word), "no {word:?} in {message:?}");
-            }
+            assert_says(&message, words);
         }
     }
 
@@ -365,9 +364,7 @@ mod tests {
         ] {
             let read = payloads(text).unwrap();
             let message = clocks().with_payloads(&read).unwrap_err().to_string();
-            for word in words {
-                assert!(message.contains(word), "no {word:?} in {message:?}");
-            }
+            assert_says(&message, words);
         }
     }
 

@@ -60,7 +60,7 @@ struct Known {
     /// What was signed last, as far as this node knows.
     stated: Option<Stated>,
     refused: Option<Refused>,
-    /// When the journal was told of that last.
+    /// When the journal named the refusal last.
     warned: Option<Instant>,
     blueprint: Option<Received>,
     away_since: Option<Instant>,
@@ -118,12 +118,18 @@ impl Link {
         let settings = self.settings.now();
         let config = &settings.config.budget;
         let known = lock(&self.known);
-        let signed = known.stated.as_ref().filter(|_| config.fleet);
-        let signed = signed.and_then(|stated| {
-            let signer = stated.signer(config, &self.fleet.called)?;
-            Some(stated.book(signer))
-        });
-        signed.unwrap_or_default()
+        let signed = self.signed(&known, config).filter(|_| config.fleet);
+        signed.map(|(stated, signer)| stated.book(signer)).unwrap_or_default()
+    }
+
+    /// What was signed last, and by whom, if that key may still sign.
+    fn signed<'a>(
+        &self,
+        known: &'a Known,
+        config: &'a BudgetConfig,
+    ) -> Option<(&'a Stated, &'a str)> {
+        let stated = known.stated.as_ref()?;
+        Some((stated, stated.signer(config, &self.fleet.called)?))
     }
 
     /// Why this node obeys no budget of the fleet though the store has one, if so.
@@ -139,9 +145,7 @@ impl Link {
         if !config.fleet {
             return Some("fleet is false in [budget] of its agent.toml".to_owned());
         }
-        let signer =
-            known.stated.as_ref().and_then(|stated| stated.signer(config, &self.fleet.called));
-        match (&known.refused, signer) {
+        match (&known.refused, self.signed(&known, config)) {
             (_, Some(_)) => None,
             (Some(refused), None) => Some(refused.why.clone()),
             (None, None) => Some("its key is not in budget.keys of its agent.toml any more".into()),
@@ -241,7 +245,7 @@ impl Link {
         let is_new = {
             let mut known = lock(&self.known);
             known.revision = revision;
-            match read.and_then(|stated| self.admitted(known.stated.as_ref(), stated, config)) {
+            match read.and_then(|stated| self.admitted(&known, stated, config)) {
                 Ok(stated) => {
                     known.refused = None;
                     known.stated = Some(stated);
@@ -269,12 +273,11 @@ impl Link {
     /// What was signed, if it is not older than what is known and may still be obeyed.
     fn admitted(
         &self,
-        known: Option<&Stated>,
+        known: &Known,
         stated: Stated,
         config: &BudgetConfig,
     ) -> Result<Stated, String> {
-        let known = known.filter(|known| known.signer(config, &self.fleet.called).is_some());
-        known.map_or(Ok(()), |known| known.check_next(&stated))?;
+        self.signed(known, config).map_or(Ok(()), |(known, _)| known.check_next(&stated))?;
         Ok(stated)
     }
 
@@ -450,9 +453,7 @@ impl Link {
     ) -> Result<BudgetDraft, Refusal> {
         let settings = self.settings.now();
         let known = lock(&self.known);
-        let former = known.stated.as_ref();
-        let former = former
-            .filter(|stated| stated.signer(&settings.config.budget, &self.fleet.called).is_some());
+        let former = self.signed(&known, &settings.config.budget).map(|(stated, _)| stated);
         let mut budgets = former.map(|stated| stated.budgets().clone()).unwrap_or_default();
         budgets.fleet.clone_from(&self.fleet.called);
         budgets.number = self.next_number(&known, &settings.config.budget);
@@ -465,7 +466,7 @@ impl Link {
     /// that nothing older can be replayed; but who has stolen that key may have used up all numbers.
     fn next_number(&self, known: &Known, config: &BudgetConfig) -> u64 {
         let Some(stated) = &known.stated else { return 1 };
-        let is_listed = stated.signer(config, &self.fleet.called).is_some();
+        let is_listed = self.signed(known, config).is_some();
         let number = stated.number();
         if is_listed || number < MOST_UNLISTED { number.saturating_add(1) } else { 1 }
     }

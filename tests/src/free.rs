@@ -44,15 +44,17 @@ impl Machine {
         }
         self.assert_power_limits_are_defaults();
         let Some(bindings) = Bindings::on(self) else { return };
-        let unused = gpus.filter(|gpu| self.processes(*gpu).is_empty());
-        let unused: Vec<_> = unused.collect();
+        // Processes that were killed may leave while this looks on.
+        let unused = |gpu: &usize| self.processes(*gpu).is_empty();
         // Accepted is not in force yet.
         wait::until_ok("NVIDIA's bindings see idle GPUs so", || {
             let readings = bindings.read();
-            unused.iter().try_for_each(|gpu| check_idle(*gpu, wanted[*gpu], &readings[*gpu]))
+            let mut idle = gpus.clone().filter(unused);
+            idle.try_for_each(|gpu| check_idle(gpu, wanted[gpu], &readings[gpu]))
         });
-        let _computing: Vec<_> = unused.iter().map(|gpu| self.compute(*gpu)).collect();
+        let mut computing = Vec::new();
         wait::until_ok("NVIDIA's bindings see working GPUs so", || {
+            computing.extend(gpus.clone().filter(unused).map(|gpu| self.compute(gpu)));
             let mut readings = bindings.read().into_iter().enumerate();
             readings.try_for_each(|(gpu, reading)| check_working(gpu, wanted[gpu], &reading))
         });

@@ -252,7 +252,11 @@ fn a_plan_that_cannot_be_used_is_a_problem_at_setup_and_costs_no_lease() {
         let rank = open(node, 0, Some(plan));
         assert_eq!(rank.session.problem(), None, "{plan}");
         assert_default_clocks(node, &rank, 0);
-        rank.session.plan_problem().unwrap()
+        let problem = rank.session.plan_problem().unwrap();
+        drop(rank);
+        // A rank that is still there would be asked whether the next plan fits it.
+        node.until_is("ranks", &0, || node.find_job(JOB).map_or(0, |job| job.ranks.len()));
+        problem
     };
     let missing = node.directory().join("missing.json");
     let missing = told(&node, missing.to_str().unwrap());

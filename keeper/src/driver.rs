@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper::{Device, FieldIdScheme, Nvml};
 use pfo_vocabulary::{GpuName, Mhz, Milliwatts, Pid};
 
 use crate::device::{self, KeptDevice};
@@ -185,6 +185,9 @@ impl Driver {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
         let nvml = Arc::new(nvml);
         let version = nvml.sys_driver_version().map_err(failed)?;
+        if nvml.field_id_scheme() != numbering(&version) {
+            return Err(DriverError::Numbering { version });
+        }
         let (gpus, missing) = list(&nvml, lost, nvml.device_count().map_err(failed)?);
         if gpus.is_empty() {
             return Err(DriverError::NoGpu { version, missing: missing.join("; ") });
@@ -216,6 +219,16 @@ impl Driver {
     #[must_use]
     pub fn gpu(&self, name: &GpuName) -> Option<&Arc<Gpu>> {
         self.gpus.iter().find(|gpu| gpu.is_named(name))
+    }
+}
+
+/// How a driver numbers its fields: 580.82 moved 23 of them. The library takes a version that it cannot
+/// read for an old one, and would read settings of power smoothing as times.
+fn numbering(version: &str) -> FieldIdScheme {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    match (numbers.next(), numbers.next()) {
+        (branch, minor) if (branch, minor) >= (Some(580), Some(82)) => FieldIdScheme::V13Update1,
+        _ => FieldIdScheme::V12,
     }
 }
 

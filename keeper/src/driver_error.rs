@@ -16,6 +16,14 @@ pub enum DriverError {
         /// Why.
         source: NvmlError,
     },
+    /// The library read no version when it started, and now it does.
+    #[error(
+        "driver {version} would be asked for the fields of another one: its version could not be read at the start; trying again"
+    )]
+    Numbering {
+        /// The driver's version.
+        version: String,
+    },
     /// No GPU answers.
     #[error("driver {version} lists no GPU that answers{}{missing}", if .missing.is_empty() { "" } else { ": " })]
     NoGpu {

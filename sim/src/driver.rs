@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock_table::ClockRange;
+use crate::driver_version::DriverVersion;
 use crate::error::SimError;
 use crate::fault::{ArmedFault, Fault, FaultSlot, FaultSlotCount};
 use crate::gpu_state::{Activity, Board, GpuProcess, GpuState};
@@ -81,6 +82,11 @@ impl Driver {
     /// The GPU of an index that was checked before.
     pub(crate) fn known_gpu(&self, index: usize) -> Gpu<'_> {
         Gpu { driver: self, index }
+    }
+
+    /// Its version.
+    pub fn version(&self) -> DriverVersion {
+        DriverVersion::from_word(self.state.header().driver.load(Ordering::Relaxed))
     }
 
     /// Who may call setters beside root.

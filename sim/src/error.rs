@@ -37,6 +37,12 @@ pub enum SimError {
         /// What the system said.
         source: io::Error,
     },
+    /// What is no version of a driver.
+    #[error("{version:?} is no version of a driver: give two or three numbers, as in 580.95.05")]
+    DriverVersion {
+        /// What was given.
+        version: String,
+    },
     /// A file of the GPU kit that cannot be used.
     #[error("{path} has no facts of a GPU that can be simulated: {difference}")]
     Facts {

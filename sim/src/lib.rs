@@ -9,6 +9,7 @@ pub mod attachment;
 pub mod clock_table;
 pub mod curve;
 pub mod driver;
+pub mod driver_version;
 pub mod error;
 pub mod fault;
 pub mod gpu_state;

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::driver_version::DriverVersion;
 use crate::error::SimError;
 use crate::gpu_state::GpuState;
 use crate::heat::Cooling;
@@ -95,6 +96,8 @@ pub struct MachinePlan {
     pub cooling: Cooling,
     /// Whether its GPUs are as warm as those that have worked for some minutes.
     pub warm: bool,
+    /// The version of its driver.
+    pub driver: DriverVersion,
     /// A measured GPU, which those of its model are like.
     pub like: Option<Likeness>,
     /// Machines of different seed have different UUIDs.
@@ -118,6 +121,7 @@ impl MachinePlan {
             persistence: true,
             cooling: Cooling::Good,
             warm: false,
+            driver: DriverVersion::default(),
             like: None,
             seed: 0,
         }
@@ -178,6 +182,7 @@ impl MachinePlan {
         StateFile::create(path, self.gpus.0.len(), |state| {
             let header = state.header();
             header.owner_uid.store(self.owner_uid.unwrap_or(NONE), Ordering::Relaxed);
+            header.driver.store(self.driver.to_word(), Ordering::Relaxed);
             for (gpu, (block, model)) in state.gpus().iter().zip(&self.gpus.0).enumerate() {
                 let uuid = GpuUuid::of(self.seed, gpu);
                 block.model.store(model.number(), Ordering::Relaxed);

@@ -23,7 +23,7 @@ AIR_C, KELVIN_PER_WATT, SECONDS, PER_KELVIN, AT_C = 28.0, 0.09, 40.0, 0.0012, 60
 # Poor cooling: air of 45 degrees, and 97 for a GPU that draws its limit. From 85 degrees on, one clock
 # less for each tenth of a degree.
 HOT_AIR_C, HOT_KELVIN_PER_WATT, SLOWS_AT_C, CLOCKS_PER_KELVIN = 45.0, (97 - 45) / LIMIT_W, 85.0, 10
-THERMAL_BIT, THERMAL_COUNTER = 0x20, 251
+THERMAL_BIT, THERMAL_COUNTER = 0x20, 269
 # The energy counter is refreshed ten times a second.
 REFRESH_S = 0.1
 

@@ -1,6 +1,7 @@
 """Run by nvidia_ml_py.rs on a machine of 2 A100 and 1 V100."""
 
 import os
+import re
 import time
 
 import pynvml as nvml
@@ -49,6 +50,40 @@ later = nvml.nvmlDeviceGetTotalEnergyConsumption(a100)
 assert later - energy >= 54 * 80, f"{later - energy} mJ in 100 ms at 54 W"
 field = nvml.nvmlDeviceGetFieldValues(a100, [nvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION])[0]
 assert field.nvmlReturn == nvml.NVML_SUCCESS and field.value.ullVal >= later
+
+
+def field_of(device, field, scope=0):
+    value = nvml.nvmlDeviceGetFieldValues(device, [(field, scope)])[0]
+    return value.value.uiVal if value.nvmlReturn == nvml.NVML_SUCCESS else value.nvmlReturn
+
+
+# The numbers are those of the header that came with this driver.
+assert nvml.nvmlSystemGetDriverVersion() == "580.95.05"
+assert nvml.nvmlSystemGetCudaDriverVersion_v2() == 13_000
+assert nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN == 269
+for field in (269, 270, 271):
+    assert field_of(a100, field) == 0, field
+for field in (251, 252, 253):
+    assert field_of(a100, field) == nvml.NVML_ERROR_NOT_SUPPORTED, field
+# What an A100 reads is no average, and it is on no module.
+assert field_of(a100, nvml.NVML_FI_DEV_POWER_AVERAGE) == nvml.NVML_ERROR_NOT_SUPPORTED
+assert field_of(v100, nvml.NVML_FI_DEV_POWER_AVERAGE) == nvml.NVML_ERROR_NOT_SUPPORTED
+assert field_of(a100, nvml.NVML_FI_DEV_POWER_INSTANT) == 54_000
+module = nvml.NVML_POWER_SCOPE_MODULE
+assert field_of(a100, nvml.NVML_FI_DEV_POWER_INSTANT, module) == nvml.NVML_ERROR_NOT_SUPPORTED
+assert field_of(a100, nvml.NVML_FI_DEV_POWER_DEFAULT_LIMIT) == 400_000
+assert field_of(a100, nvml.NVML_FI_DEV_POWER_CURRENT_LIMIT) == 400_000
+
+# What such a board does not have is there and not supported; it is never missing.
+refused(nvml.NVML_ERROR_NOT_SUPPORTED, nvml.nvmlDeviceGetFanSpeed, a100)
+missing = [
+    name
+    for name in re.findall(r'FunctionPointer\("(nvml\w+)"\)', open(nvml.__file__).read())
+    if not name.endswith("_v1") and not hasattr(nvml.nvmlLib, name)
+]
+assert missing == [], missing
+reading = nvml.nvmlDeviceGetTemperatureV(a100, nvml.NVML_TEMPERATURE_GPU)
+assert reading == nvml.nvmlDeviceGetTemperature(a100, nvml.NVML_TEMPERATURE_GPU)
 
 if os.geteuid() == 0:
     nvml.nvmlDeviceSetGpuLockedClocks(a100, 900, 900)

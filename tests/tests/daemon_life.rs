@@ -138,6 +138,16 @@ fn a_driver_that_comes_after_the_daemon_is_picked_up() {
 }
 
 #[test]
+fn a_driver_that_tells_its_version_late_is_not_read_by_the_numbers_of_an_older_one() {
+    let mut node = Node::create(&Setup::without_agent());
+    node.machine.fault_once("nvmlSystemGetDriverVersion", "unknown", None);
+    node.start_daemon();
+    node.until_is("the driver", &Some("580.95.05".into()), || node.status().daemon.driver);
+    let refused = "driver 580.95.05 would be asked for the fields of another one";
+    assert!(node.log().contains(refused), "{}", node.log());
+}
+
+#[test]
 fn locks_of_a_predecessor_are_undone_once_the_driver_is_there() {
     let mut node = Node::start();
     node.lock_by_another_tool(2);

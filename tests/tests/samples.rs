@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvidia_ml::heat::Cooling;
+use nvidia_ml::machine::MachinePlan;
 use pfo_protocol::{
     AgentRequest, AgentResponse, Doubt, InstructionSample, Mhz, Rank, RefusalCode, SamplePage,
     TrialRun,
 };
 use pfo_tests::{
-    Client, Identity, Node, STAGES, Training,
+    Client, Identity, MachineSetup, Node, STAGES, Setup, Training,
     control::{after_settling, job},
+    honest,
 };
 
 const JOB: &str = "job";
@@ -20,7 +23,10 @@ const CLOCKS: [&str; 2] = ["1200", "900"];
 const SW_POWER_CAP: u64 = 4;
 
 fn start() -> (Node, Training) {
-    let node = Node::start();
+    train_on(Node::start())
+}
+
+fn train_on(node: Node) -> (Node, Training) {
     let options = ["--time-scale", "0.3", "--microbatches", &MICROBATCHES.to_string()];
     let training = Training::start(&node, JOB, &Identity::own(), &options);
     training.until_leased(&node);
@@ -135,4 +141,32 @@ fn instructions_of_a_power_capped_gpu_carry_the_reason_and_stay() {
         assert!(row.observed_mhz.is_none_or(|mhz| mhz < 1700.0), "{row:?}");
     }
     training.stop();
+}
+
+/// Lets the GPUs of a machine overheat, and asks for the reason of each instruction.
+fn heat_is_seen(made: fn(MachinePlan) -> MachinePlan) {
+    let machine = MachineSetup { gpus: "4xB200", made, ..MachineSetup::default() };
+    let (node, training) = train_on(Node::start_with(&Setup { machine, ..Setup::default() }));
+    let mut client = node.agent_control();
+    client.record(JOB, TrialRun::DefaultClocks, after_settling(2), true).unwrap();
+    for page in std::iter::from_fn(|| next_page(&mut client)) {
+        let is_throttled = |sample: &&InstructionSample| sample.left_out == Some(Doubt::Throttled);
+        let throttled = page.samples.iter().filter(is_throttled).count();
+        assert!(throttled > page.samples.len() / 2, "{page:?}");
+    }
+    training.stop();
+}
+
+fn overheated(plan: MachinePlan) -> MachinePlan {
+    MachinePlan { cooling: Cooling::Failed, warm: true, ..honest(plan) }
+}
+
+#[test]
+fn instructions_of_an_overheated_gpu_are_left_out_with_a_current_driver() {
+    heat_is_seen(|plan| MachinePlan { driver: "580.95.05".parse().unwrap(), ..overheated(plan) });
+}
+
+#[test]
+fn instructions_of_an_overheated_gpu_are_left_out_with_a_driver_that_numbers_fields_as_before() {
+    heat_is_seen(|plan| MachinePlan { driver: "570.86.15".parse().unwrap(), ..overheated(plan) });
 }

@@ -103,7 +103,7 @@ fn every_promise_holds_on_ideal_gpus_and_the_report_names_nobody() {
     }
     assert_nothing_is_left(&node);
     let report = fs::read_to_string(file).unwrap();
-    assert!(report.contains("| NVIDIA A40 | 570.00.00 | "), "{report}");
+    assert!(report.contains("| NVIDIA A40 | 580.95.05 | "), "{report}");
     for text in [&report, &ran.stdout] {
         for gpu in 0..2 {
             assert!(!text.contains(node.machine.uuid(gpu).as_str()), "{text}");

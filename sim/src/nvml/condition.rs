@@ -90,6 +90,33 @@ extern "C" fn nvmlDeviceGetTemperature(
     })
 }
 
+/// `nvmlTemperature_t`.
+#[repr(C)]
+struct TemperatureV1 {
+    version: c_uint,
+    sensor: c_uint,
+    celsius: c_uint,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetTemperatureV(
+    device: Handle,
+    reading: Option<&mut TemperatureV1>,
+) -> c_uint {
+    const VERSION: c_uint = size_of::<TemperatureV1>() as c_uint | 1 << 24;
+    device_call("nvmlDeviceGetTemperatureV", device, |gpu| {
+        let reading = reading.ok_or(NvmlResult::InvalidArgument)?;
+        if reading.version != VERSION {
+            return Err(NvmlResult::ArgumentVersionMismatch);
+        }
+        if reading.sensor != 0 {
+            return Err(NvmlResult::InvalidArgument);
+        }
+        reading.celsius = gpu.view()?.warmth.degrees();
+        Ok(())
+    })
+}
+
 fn memory(gpu: Gpu<'_>) -> Result<Memory, NvmlResult> {
     let total = gpu.facts().memory_mib << 20;
     let used = bytes_per_process(gpu) * gpu.processes()?.len() as u64;

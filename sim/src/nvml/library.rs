@@ -11,12 +11,6 @@ use crate::nvml::{guarded, play_faults, system_call};
 use crate::nvml_result::NvmlResult;
 use crate::state::file::state_path;
 
-/// A version that no real driver has, of a branch that has all functions here.
-const DRIVER_VERSION: &str = "570.00.00";
-const NVML_VERSION: &str = "12.570.00";
-/// CUDA 12.8.
-const CUDA_VERSION: c_int = 12_080;
-
 struct Library {
     /// Calls of init without their shutdown.
     users: u32,
@@ -108,28 +102,29 @@ extern "C" fn nvmlErrorString(result: c_uint) -> *const c_char {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> c_uint {
-    system_call("nvmlSystemGetDriverVersion", |_| {
+    system_call("nvmlSystemGetDriverVersion", |driver| {
         // SAFETY: NVML's callers pass a buffer and its length.
-        unsafe { put_text(version, length, DRIVER_VERSION) }
+        unsafe { put_text(version, length, driver.version().to_string()) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint) -> c_uint {
-    system_call("nvmlSystemGetNVMLVersion", |_| {
+    system_call("nvmlSystemGetNVMLVersion", |driver| {
+        let cuda = driver.version().cuda() / 1000;
         // SAFETY: NVML's callers pass a buffer and its length.
-        unsafe { put_text(version, length, NVML_VERSION) }
+        unsafe { put_text(version, length, format!("{cuda}.{}", driver.version())) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlSystemGetCudaDriverVersion(version: Out<'_, c_int>) -> c_uint {
-    system_call("nvmlSystemGetCudaDriverVersion", |_| put(version, CUDA_VERSION))
+    system_call("nvmlSystemGetCudaDriverVersion", |driver| put(version, driver.version().cuda()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlSystemGetCudaDriverVersion_v2(version: Out<'_, c_int>) -> c_uint {
-    system_call("nvmlSystemGetCudaDriverVersion_v2", |_| put(version, CUDA_VERSION))
+    system_call("nvmlSystemGetCudaDriverVersion_v2", |driver| put(version, driver.version().cuda()))
 }
 
 #[unsafe(no_mangle)]

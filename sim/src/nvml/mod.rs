@@ -14,6 +14,7 @@ mod field_values;
 mod library;
 mod power;
 mod processes;
+mod unsupported;
 
 use std::ffi::c_uint;
 use std::panic::{AssertUnwindSafe, catch_unwind};

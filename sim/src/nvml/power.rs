@@ -13,7 +13,8 @@ pub(super) fn power(gpu: Gpu<'_>) -> Result<Milliwatts, NvmlResult> {
     Ok(gpu.view()?.power_at(gpu.board(), MonotonicNs::now()))
 }
 
-fn limit(gpu: Gpu<'_>) -> Result<Milliwatts, NvmlResult> {
+/// The power limit in force.
+pub(super) fn limit(gpu: Gpu<'_>) -> Result<Milliwatts, NvmlResult> {
     let cap = gpu.view()?.timeline.at(MonotonicNs::now()).power_cap;
     Ok(cap.unwrap_or(gpu.facts().default_power_limit()))
 }

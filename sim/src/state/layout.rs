@@ -16,7 +16,7 @@ use crate::state::snapshot::SnapshotCell;
 /// The first eight bytes of a state file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PFO-SIM\0");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 /// Processes that can have the driver open at a time and be counted.
 pub(crate) const CLIENTS: usize = 256;
 /// Processes that can be on one GPU at a time.
@@ -42,7 +42,8 @@ pub(crate) struct Header {
     pub(crate) reloads: AtomicU32,
     /// Faults armed: zero lets a call skip the table.
     pub(crate) faults_armed: AtomicU32,
-    pub(crate) _unused_too: AtomicU32,
+    /// [`DriverVersion`](crate::driver_version::DriverVersion).
+    pub(crate) driver: AtomicU32,
     pub(crate) faults: [FaultSlot; FAULTS],
 }
 

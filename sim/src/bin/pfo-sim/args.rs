@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use nvidia_ml::driver_version::DriverVersion;
 use nvidia_ml::error::SimError;
 use nvidia_ml::fault::{FaultKind, FunctionName};
 use nvidia_ml::heat::Cooling;
@@ -115,6 +116,9 @@ pub(crate) struct CreateArgs {
     /// that uses the driver
     #[arg(long)]
     no_persistence: bool,
+    /// The version of the driver: those before 580.82 number the counters of heat otherwise
+    #[arg(long, value_name = "VERSION", default_value_t)]
+    driver: DriverVersion,
     /// How well the GPUs are cooled: good (never too hot), poor (software slows them down) or failed
     /// (their hardware does, too)
     #[arg(long, value_name = "HOW", default_value = "good", value_parser = cooling)]
@@ -147,6 +151,7 @@ impl TryFrom<CreateArgs> for MachinePlan {
             time_noise_ppm: args.noise.map(|permille| permille * 1000),
             persistence: !args.no_persistence,
             cooling: args.cooling,
+            driver: args.driver,
             warm: args.warm,
             seed: args.seed,
         };

@@ -19,6 +19,7 @@ struct MachineView {
     /// `CLOCK_MONOTONIC` when this was read.
     now_ns: u64,
     owner_uid: Option<u32>,
+    driver_version: String,
     driver_loaded: bool,
     faults: Vec<FaultView>,
     gpus: Vec<GpuView>,
@@ -169,6 +170,7 @@ fn view(driver: &Driver, calls: usize) -> Result<MachineView, SimError> {
         state: driver.path().display().to_string(),
         now_ns: MonotonicNs::now().0,
         owner_uid: driver.owner_uid(),
+        driver_version: driver.version().to_string(),
         driver_loaded: driver.is_loaded(),
         faults: faults.collect(),
         gpus: driver.gpus().map(|gpu| view_gpu(gpu, calls)).collect::<Result<_, _>>()?,

@@ -1,0 +1,151 @@
+//! What a driver exports and the simulated GPUs do not have: a tool that asks is told so, as it is by
+//! a real board without a fan or without virtual GPUs.
+//!
+//! The names are those that NVIDIA's bindings (nvidia-ml-py 13.615.71) look up, without the newest
+//! ones, which end in `_v1` and came after the simulated driver.
+
+use std::ffi::c_uint;
+
+use crate::nvml::system_call;
+use crate::nvml_result::NvmlResult;
+
+/// Callers pass arguments, which the calling conventions of C let a function overlook.
+macro_rules! not_supported {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> c_uint {
+            system_call(stringify!($name), |_| Err(NvmlResult::NotSupported))
+        }
+    )*};
+}
+
+not_supported! {
+    nvmlComputeInstanceDestroy nvmlComputeInstanceGetInfo_v2 nvmlDeviceClearAccountingPids
+    nvmlDeviceClearCpuAffinity nvmlDeviceClearEccErrorCounts nvmlDeviceClearFieldValues
+    nvmlDeviceCreateGpuInstance nvmlDeviceCreateGpuInstanceWithPlacement nvmlDeviceDiscoverGpus
+    nvmlDeviceFreezeNvLinkUtilizationCounter nvmlDeviceGetAPIRestriction
+    nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode nvmlDeviceGetAccountingPids
+    nvmlDeviceGetAccountingStats nvmlDeviceGetAccountingStats_v2 nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAddressingMode nvmlDeviceGetAttributes_v2
+    nvmlDeviceGetAutoBoostedClocksEnabled nvmlDeviceGetBAR1MemoryInfo
+    nvmlDeviceGetBoardPartNumber nvmlDeviceGetBridgeChipInfo nvmlDeviceGetBusType
+    nvmlDeviceGetC2cModeInfoV nvmlDeviceGetCapabilities nvmlDeviceGetClkMonStatus
+    nvmlDeviceGetClockOffsets nvmlDeviceGetComputeInstanceId
+    nvmlDeviceGetConfComputeGpuAttestationReport nvmlDeviceGetConfComputeGpuCertificate
+    nvmlDeviceGetConfComputeMemSizeInfo nvmlDeviceGetConfComputeProtectedMemoryUsage
+    nvmlDeviceGetCoolerInfo nvmlDeviceGetCpuAffinity nvmlDeviceGetCpuAffinityWithinScope
+    nvmlDeviceGetCreatableVgpus nvmlDeviceGetCurrPcieLinkGeneration
+    nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetCurrentClockFreqs
+    nvmlDeviceGetDecoderUtilization nvmlDeviceGetDefaultEccMode nvmlDeviceGetDetailedEccErrors
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle nvmlDeviceGetDisplayActive
+    nvmlDeviceGetDisplayMode nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel
+    nvmlDeviceGetDriverModel_v2 nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEccMode
+    nvmlDeviceGetEncoderCapacity nvmlDeviceGetEncoderSessions nvmlDeviceGetEncoderStats
+    nvmlDeviceGetEncoderUtilization nvmlDeviceGetFBCSessions nvmlDeviceGetFBCStats
+    nvmlDeviceGetFanControlPolicy_v2 nvmlDeviceGetFanSpeed nvmlDeviceGetFanSpeedRPM
+    nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset
+    nvmlDeviceGetGpuFabricInfo nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetGpuFabricInfo_v4
+    nvmlDeviceGetGpuInstanceById nvmlDeviceGetGpuInstanceId
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2 nvmlDeviceGetGpuInstanceProfileInfo
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV nvmlDeviceGetGpuInstanceProfileInfoV
+    nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceGetGpuInstances
+    nvmlDeviceGetGpuMaxPcieLinkGeneration nvmlDeviceGetGpuOperationMode
+    nvmlDeviceGetGraphicsRunningProcesses_v2 nvmlDeviceGetGridLicensableFeatures_v4
+    nvmlDeviceGetGspFirmwareMode nvmlDeviceGetGspFirmwareVersion nvmlDeviceGetHandleByUUIDV
+    nvmlDeviceGetHostVgpuMode nvmlDeviceGetInforomConfigurationChecksum
+    nvmlDeviceGetInforomImageVersion nvmlDeviceGetInforomVersion nvmlDeviceGetIrqNum
+    nvmlDeviceGetJpgUtilization nvmlDeviceGetLastBBXFlushTime
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 nvmlDeviceGetMPSComputeRunningProcesses_v3
+    nvmlDeviceGetMarginTemperature nvmlDeviceGetMaxPcieLinkGeneration
+    nvmlDeviceGetMaxPcieLinkWidth nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset
+    nvmlDeviceGetMemoryAffinity nvmlDeviceGetMemoryErrorCounter
+    nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetMinMaxClockOfPState
+    nvmlDeviceGetMinMaxFanSpeed nvmlDeviceGetModuleId nvmlDeviceGetMultiGpuBoard
+    nvmlDeviceGetNumFans nvmlDeviceGetNumaNodeId nvmlDeviceGetNvLinkCapability
+    nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkInfo nvmlDeviceGetNvLinkRemoteDeviceType
+    nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetNvLinkState
+    nvmlDeviceGetNvLinkUtilizationControl nvmlDeviceGetNvLinkUtilizationCounter
+    nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvlinkBwMode nvmlDeviceGetNvlinkSupportedBwModes
+    nvmlDeviceGetOfaUtilization nvmlDeviceGetP2PStatus nvmlDeviceGetPciInfoExt
+    nvmlDeviceGetPcieLinkMaxSpeed nvmlDeviceGetPcieReplayCounter nvmlDeviceGetPcieSpeed
+    nvmlDeviceGetPcieThroughput nvmlDeviceGetPdi nvmlDeviceGetPerformanceModes
+    nvmlDeviceGetPgpuMetadataString nvmlDeviceGetPlatformInfo nvmlDeviceGetPowerSource
+    nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo
+    nvmlDeviceGetRemappedRows nvmlDeviceGetRemappedRows_v2 nvmlDeviceGetRepairStatus
+    nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPagesPendingStatus
+    nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRowRemapperHistogram
+    nvmlDeviceGetRunningProcessDetailList nvmlDeviceGetSamples nvmlDeviceGetSramEccErrorStatus
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts nvmlDeviceGetSupportedEventTypes
+    nvmlDeviceGetSupportedPerformanceStates nvmlDeviceGetSupportedVgpus
+    nvmlDeviceGetTargetFanSpeed nvmlDeviceGetTemperatureThreshold nvmlDeviceGetThermalSettings
+    nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetTopologyNearestGpus
+    nvmlDeviceGetTotalEccErrors nvmlDeviceGetVgpuCapabilities nvmlDeviceGetVgpuHeterogeneousMode
+    nvmlDeviceGetVgpuInstancesUtilizationInfo nvmlDeviceGetVgpuMetadata
+    nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
+    nvmlDeviceGetVgpuSchedulerCapabilities nvmlDeviceGetVgpuSchedulerLog
+    nvmlDeviceGetVgpuSchedulerLog_v2 nvmlDeviceGetVgpuSchedulerState
+    nvmlDeviceGetVgpuSchedulerState_v2 nvmlDeviceGetVgpuTypeCreatablePlacements
+    nvmlDeviceGetVgpuTypeSupportedPlacements nvmlDeviceGetVgpuUtilization
+    nvmlDeviceGetViolationStatus nvmlDeviceGetVirtualizationMode nvmlDeviceModifyDrainState
+    nvmlDeviceOnSameBoard nvmlDevicePowerSmoothingActivatePresetProfile
+    nvmlDevicePowerSmoothingSetState nvmlDevicePowerSmoothingUpdatePresetProfileParam
+    nvmlDeviceQueryDrainState nvmlDeviceRegisterEvents nvmlDeviceRemoveGpu
+    nvmlDeviceResetNvLinkErrorCounters nvmlDeviceResetNvLinkUtilizationCounter
+    nvmlDeviceSetAPIRestriction nvmlDeviceSetAccountingMode
+    nvmlDeviceSetAutoBoostedClocksEnabled nvmlDeviceSetClockOffsets nvmlDeviceSetComputeMode
+    nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetCpuAffinity
+    nvmlDeviceSetDefaultAutoBoostedClocksEnabled nvmlDeviceSetDefaultFanSpeed_v2
+    nvmlDeviceSetDramEncryptionMode nvmlDeviceSetDriverModel nvmlDeviceSetEccMode
+    nvmlDeviceSetFanControlPolicy nvmlDeviceSetFanSpeed_v2 nvmlDeviceSetGpcClkVfOffset
+    nvmlDeviceSetGpuOperationMode nvmlDeviceSetMemClkVfOffset nvmlDeviceSetMigMode
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold nvmlDeviceSetNvLinkUtilizationControl
+    nvmlDeviceSetNvlinkBwMode nvmlDeviceSetPowerManagementLimit_v2
+    nvmlDeviceSetTemperatureThreshold nvmlDeviceSetVgpuCapabilities
+    nvmlDeviceSetVgpuHeterogeneousMode nvmlDeviceSetVgpuSchedulerState
+    nvmlDeviceSetVgpuSchedulerState_v2 nvmlDeviceSetVirtualizationMode nvmlDeviceValidateInforom
+    nvmlDeviceVgpuForceGspUnload nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
+    nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles nvmlEventSetCreate nvmlEventSetFree
+    nvmlEventSetWait_v2 nvmlEventSetWait_v3 nvmlGetExcludedDeviceCount
+    nvmlGetExcludedDeviceInfoByIndex nvmlGetVgpuCompatibility nvmlGetVgpuDriverCapabilities
+    nvmlGetVgpuVersion nvmlGpmMetricsGet nvmlGpmMigSampleGet nvmlGpmQueryDeviceSupport
+    nvmlGpmQueryIfStreamingEnabled nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
+    nvmlGpmSetStreamingEnabled nvmlGpuInstanceCreateComputeInstance
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement nvmlGpuInstanceDestroy
+    nvmlGpuInstanceGetActiveVgpus nvmlGpuInstanceGetComputeInstanceById
+    nvmlGpuInstanceGetComputeInstancePossiblePlacements
+    nvmlGpuInstanceGetComputeInstanceProfileInfo nvmlGpuInstanceGetComputeInstanceProfileInfoV
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity nvmlGpuInstanceGetComputeInstances
+    nvmlGpuInstanceGetCreatableVgpus nvmlGpuInstanceGetInfo
+    nvmlGpuInstanceGetVgpuHeterogeneousMode nvmlGpuInstanceGetVgpuSchedulerLog
+    nvmlGpuInstanceGetVgpuSchedulerLog_v2 nvmlGpuInstanceGetVgpuSchedulerState
+    nvmlGpuInstanceGetVgpuSchedulerState_v2 nvmlGpuInstanceGetVgpuTypeCreatablePlacements
+    nvmlGpuInstanceSetVgpuHeterogeneousMode nvmlGpuInstanceSetVgpuSchedulerState
+    nvmlGpuInstanceSetVgpuSchedulerState_v2 nvmlSetVgpuVersion nvmlSystemEventSetCreate
+    nvmlSystemEventSetFree nvmlSystemEventSetWait nvmlSystemGetConfComputeCapabilities
+    nvmlSystemGetConfComputeGpusReadyState nvmlSystemGetConfComputeKeyRotationThresholdInfo
+    nvmlSystemGetConfComputeSettings nvmlSystemGetConfComputeState nvmlSystemGetDriverBranch
+    nvmlSystemGetHicVersion nvmlSystemGetNvlinkBwMode nvmlSystemGetTopologyGpuSet
+    nvmlSystemRegisterEvents nvmlSystemSetConfComputeGpusReadyState
+    nvmlSystemSetConfComputeKeyRotationThresholdInfo nvmlSystemSetNvlinkBwMode nvmlUnitGetCount
+    nvmlUnitGetDevices nvmlUnitGetFanSpeedInfo nvmlUnitGetHandleByIndex nvmlUnitGetLedState
+    nvmlUnitGetPsuInfo nvmlUnitGetTemperature nvmlUnitGetUnitInfo nvmlUnitSetLedState
+    nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceGetAccountingMode
+    nvmlVgpuInstanceGetAccountingPids nvmlVgpuInstanceGetAccountingStats
+    nvmlVgpuInstanceGetEccMode nvmlVgpuInstanceGetEncoderCapacity
+    nvmlVgpuInstanceGetEncoderSessions nvmlVgpuInstanceGetEncoderStats
+    nvmlVgpuInstanceGetFBCSessions nvmlVgpuInstanceGetFBCStats nvmlVgpuInstanceGetFbUsage
+    nvmlVgpuInstanceGetFrameRateLimit nvmlVgpuInstanceGetGpuInstanceId
+    nvmlVgpuInstanceGetGpuPciId nvmlVgpuInstanceGetLicenseInfo_v2
+    nvmlVgpuInstanceGetLicenseStatus nvmlVgpuInstanceGetMdevUUID nvmlVgpuInstanceGetMetadata
+    nvmlVgpuInstanceGetPlacementId nvmlVgpuInstanceGetRuntimeStateSize nvmlVgpuInstanceGetType
+    nvmlVgpuInstanceGetUUID nvmlVgpuInstanceGetVmDriverVersion nvmlVgpuInstanceGetVmID
+    nvmlVgpuInstanceSetEncoderCapacity nvmlVgpuTypeGetBAR1Info nvmlVgpuTypeGetCapabilities
+    nvmlVgpuTypeGetClass nvmlVgpuTypeGetDeviceID nvmlVgpuTypeGetFbReservation
+    nvmlVgpuTypeGetFrameRateLimit nvmlVgpuTypeGetFramebufferSize
+    nvmlVgpuTypeGetGpuInstanceProfileId nvmlVgpuTypeGetGspHeapSize nvmlVgpuTypeGetLicense
+    nvmlVgpuTypeGetMaxInstances nvmlVgpuTypeGetMaxInstancesPerGpuInstance
+    nvmlVgpuTypeGetMaxInstancesPerVm nvmlVgpuTypeGetName nvmlVgpuTypeGetNumDisplayHeads
+    nvmlVgpuTypeGetResolution
+}

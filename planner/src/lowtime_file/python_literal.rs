@@ -1,7 +1,7 @@
 //! The Python literals of plan files of lowtime and Zeus: lists, tuples, whole numbers, strings,
-//! and comments.
+//! comments, and numbers as NumPy 2 writes them.
 //!
-//! Their own tools evaluate such files as Python expressions. Here they are only parsed: names,
+//! Their own tools evaluate such files as Python expressions. Here they are only parsed: other names,
 //! operators and calls are errors, and size and nesting are bounded.
 
 use crate::error::PlanError;
@@ -118,6 +118,7 @@ impl<'a> Reader<'a> {
                 })?;
                 Value::Number(number)
             }
+            Some('n') if self.rest.starts_with("np.") => self.numpy_scalar()?,
             Some(other) => {
                 return Err(place.wrong(format!(
                     "'{}' is not the start of a list, a number or a string",
@@ -127,6 +128,26 @@ impl<'a> Reader<'a> {
             None => return Err(place.wrong("the file ends here, before the list does")),
         };
         Ok(Literal { value, place })
+    }
+
+    /// A scalar as NumPy 2 writes it: `np.int64(1410)`.
+    fn numpy_scalar(&mut self) -> Result<Value<'a>, PlanError> {
+        let place = self.place;
+        let name = self.take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_'));
+        let is_scalar =
+            ["np.int", "np.uint", "np.float", "np.str"].iter().any(|kind| name.starts_with(kind));
+        if !is_scalar || !self.rest.starts_with('(') {
+            return Err(place.wrong(format!("{} is no number of NumPy", excerpt(name))));
+        }
+        self.take(1);
+        self.skip_space();
+        let scalar = self.literal(self.deepest)?.value;
+        self.skip_space();
+        if !self.rest.starts_with(')') {
+            return Err(self.place.wrong(format!("expected ')' after the number of {name}")));
+        }
+        self.take(1);
+        Ok(scalar)
     }
 
     fn sequence(&mut self, end: char, depth: u32) -> Result<Value<'a>, PlanError> {
@@ -193,6 +214,15 @@ mod tests {
     }
 
     #[test]
+    fn scalars_of_numpy_2_are_the_numbers_that_they_hold() {
+        let text = "(np.str_('forward'), np.int64(1410), np.float64( 855.0 ), np.uint16(900))";
+        let Value::Sequence(scalars) = parse(text).unwrap().value else { panic!() };
+        let values: Vec<_> = scalars.into_iter().map(|scalar| scalar.value).collect();
+        let [f, b, c] = [1410, 855, 900].map(Value::Number);
+        assert_eq!(values, [Value::Text("forward"), f, b, c]);
+    }
+
+    #[test]
     fn what_would_have_to_be_evaluated_is_refused_with_its_place() {
         for (text, place) in [
             ("[[1410], __import__('os').system('true')]", "line 1, column 10"),
@@ -208,6 +238,11 @@ mod tests {
             ("[(1]]", "line 1, column 4"),
             ("['abc", "line 1, column 2"),
             ("", "line 1, column 1"),
+            ("[np.load('x')]", "line 1, column 2"),
+            ("[np.int64([1])]", "line 1, column 11"),
+            ("[np.int64(1, 2)]", "line 1, column 12"),
+            ("[np.int64(1.5)]", "line 1, column 11"),
+            ("[np.int64]", "line 1, column 2"),
         ] {
             let message = refused(text);
             assert!(message.contains(place), "{text}: {message}");

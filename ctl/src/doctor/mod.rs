@@ -116,9 +116,15 @@ fn examine_agent(daemons: &Daemons) -> Vec<Finding> {
     findings
 }
 
+/// Of more findings of one kind, as of a node whose GPUs all run into their limits, only the first ones
+/// are printed.
+const MANY: usize = 5;
+const FIRST: usize = 2;
+
 fn render(findings: &[Finding], look: Look) -> String {
     let mut text = String::new();
-    for Finding { check, level, message, remedy } in findings {
+    for (place, finding) in findings.iter().enumerate() {
+        let Finding { check, level, message, remedy } = finding;
         let (word, tone) = match level {
             Level::Ok => ("ok", Tone::Good),
             Level::Unknown => ("unknown", Tone::Plain),
@@ -126,9 +132,22 @@ fn render(findings: &[Finding], look: Look) -> String {
             Level::Wrong => ("wrong", Tone::Bad),
         };
         let word = toned(&format!("{word:<8}"), tone, look);
-        text += &format!("{word} {check}: {}\n", harmless(message));
-        for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
-            text += &format!("{:9}{}\n", "", harmless(line));
+        let is_such = |other: &&Finding| (&other.check, other.level) == (check, *level);
+        let (before, all) = (
+            findings.iter().take(place).filter(is_such).count(),
+            findings.iter().filter(is_such).count(),
+        );
+        match before {
+            FIRST if all >= MANY => {
+                text += &format!("{word} {check}: {} more; --json lists all\n", all - FIRST);
+            }
+            before if before > FIRST && all >= MANY => {}
+            _ => {
+                text += &format!("{word} {check}: {}\n", harmless(message));
+                for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
+                    text += &format!("{:9}{}\n", "", harmless(line));
+                }
+            }
         }
     }
     text
@@ -148,5 +167,19 @@ mod tests {
                         wrong    sockets: there is no /run/pfo/\\u{1b}.sock\n         \
                         start pfod.socket\n";
         assert_eq!(render(&findings, Look::default()), expected);
+    }
+
+    #[test]
+    fn of_many_findings_of_one_kind_the_first_ones_are_printed_and_all_are_counted() {
+        let held = |gpu| Finding::warning("throttled", format!("GPU {gpu} is held back"), "look");
+        let mut findings: Vec<_> = (0..45).map(held).collect();
+        findings.insert(20, Finding::ok("driver", "570.1 lists 45 GPUs"));
+        let expected = "warning  throttled: GPU 0 is held back\n         look\n\
+                        warning  throttled: GPU 1 is held back\n         look\n\
+                        warning  throttled: 43 more; --json lists all\n\
+                        ok       driver: 570.1 lists 45 GPUs\n";
+        assert_eq!(render(&findings, Look::default()), expected);
+        let few: Vec<_> = (0..4).map(held).collect();
+        assert_eq!(render(&few, Look::default()).matches("is held back").count(), 4);
     }
 }

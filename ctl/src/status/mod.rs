@@ -229,6 +229,8 @@ impl Both {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::{GpuStatus, Mhz};
+
     use super::*;
 
     fn status() -> Status {
@@ -293,6 +295,34 @@ mod tests {
         status.gpus[0].problem = Some("\x07".to_owned());
         let text = render(&status, Look::default());
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+    }
+
+    #[test]
+    fn gpus_that_nobody_uses_are_one_row_and_the_busiest_drivers_two() {
+        let mut status = status();
+        let last = status.gpus.last().unwrap();
+        let others = (last.index + 1..64).map(|index| GpuStatus {
+            index,
+            leased: false,
+            holder: None,
+            problem: (index == 40).then(|| "lost".to_owned()),
+            requested_mhz: None,
+            observed_mhz: Some(Mhz(210)),
+            memory_locked_mhz: None,
+            power_w: Some(22.0 + f64::from(index % 4)),
+            power_limit_w: None,
+            ..last.clone()
+        });
+        let others: Vec<_> = others.collect();
+        status.gpus.extend(others);
+        insta::assert_snapshot!(gpu_table::render(&status.gpus, &user, Look::default()));
+        for gpu in &mut status.gpus {
+            gpu.leased = true;
+            gpu.driver_use.reads_per_s = 10.0 + f64::from(gpu.index);
+            gpu.driver_use.reading_share = if gpu.index == 7 { 0.5 } else { 0.01 };
+        }
+        let drivers = driver_table::render(&status.gpus, Look::default());
+        insta::assert_snapshot!(drivers.unwrap());
     }
 
     #[test]

@@ -251,7 +251,7 @@ fn a_free_gpu_is_calibrated_without_a_job() {
     let calibrate = ["gpu", "calibrate", "--gpu", "0", "--helper", &helper, "--json"];
     let ran = node.pfoctl(&Identity::own(), &[&calibrate[..], &["--profile", &profile]].concat());
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(clocks(&ran.json()).len() > 1, "{ran:?}");
+    assert_ne!(clocks(&ran.json()), [], "{ran:?}");
     node.until_so("the helper has ended", || {
         node.status().jobs.iter().all(|job| job.ranks.is_empty())
     });

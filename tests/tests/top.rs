@@ -84,8 +84,9 @@ fn keys_lead_through_a_node_of_64_gpus_at_every_size() {
             first.is_some_and(|line| line.split_whitespace().nth(1) == Some("3"))
         });
         terminal.press(&["2", "Enter"]);
-        let inside = until_shown(&terminal, "Last step, ");
-        assert!(inside.contains("stage 3") && inside.contains("900 MHz"), "{inside}");
+        terminal.until("the last step, with clocks", |screen| {
+            ["Last step, ", "stage 3", "900 MHz"].iter().all(|part| screen.contains(part))
+        });
         terminal.press(&["Escape"]);
         until_shown(&terminal, "Enter job");
         terminal.press(&["1", "/"]);

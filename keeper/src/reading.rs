@@ -86,9 +86,23 @@ impl Probe {
         let fields = self.asked.read(1, || device.field_values_for(&COUNTERS)).unwrap_or_default();
         let mut counted = fields.into_iter().map(|field| whole(&field.ok()?.value.ok()?));
         let throttled_ns = ThrottledNs::of(array::from_fn(|_| counted.next().flatten()));
-        let alone = || self.asked.read(1, || device.total_energy_consumption()).ok();
-        let millijoules = counted.next().flatten().or_else(alone);
-        (millijoules.map(joules), throttled_ns)
+        let energy_j = counted.next().flatten().map(joules).or_else(|| self.energy_j());
+        (energy_j, throttled_ns)
+    }
+
+    /// The energy counter alone.
+    #[must_use]
+    pub fn energy_j(&self) -> Option<f64> {
+        self.asked.read(1, || self.device.get().total_energy_consumption()).ok().map(joules)
+    }
+
+    /// The power in watts.
+    #[must_use]
+    pub fn power_w(&self) -> Option<f64> {
+        self.asked
+            .read(1, || self.device.get().power_usage())
+            .ok()
+            .map(|milliwatts| f64::from(milliwatts) / 1e3)
     }
 
     /// The SM clock.
@@ -129,6 +143,6 @@ fn whole(value: &SampleValue) -> Option<u64> {
     }
 }
 
-pub(crate) fn joules(millijoules: u64) -> f64 {
+fn joules(millijoules: u64) -> f64 {
     millijoules as f64 / 1e3
 }

@@ -33,9 +33,8 @@ const EDGES_S: f64 = 1.0;
 /// The fewest power samples that are compared.
 const LEAST_SAMPLES: f64 = 25.0;
 
-/// The comparison is over the last blocks of this length, at most so many, and over fewer of them.
-const BLOCK_NS: u64 = 5_000_000_000;
-const BLOCKS: usize = 6;
+/// The comparison is over this time, and over every shorter one until now.
+const COMPARED_S: f64 = 30.0;
 
 /// The share of the newest sample in the power that is assumed for the time of a reset.
 const LATELY: f64 = 0.4;
@@ -82,17 +81,12 @@ struct Reading {
     energy_j: f64,
 }
 
-/// Power samples, what was drawn from the first one on, and what was counted before.
-#[derive(Clone, Copy, Debug, Default)]
-struct Block {
-    began_ns: u64,
-    began_j: f64,
-    samples: f64,
-    sum_w: f64,
-    squares: f64,
-    most_w: f64,
-    drawn_j: f64,
-    /// The longest call that read the counter.
+/// What the power reading said, what was counted until then, and how long reading that took.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at_ns: u64,
+    power_w: f64,
+    counted_j: f64,
     call_s: f64,
 }
 
@@ -114,8 +108,7 @@ pub(crate) struct Judge {
     limit_w: Option<f64>,
     /// The power of the last samples.
     lately_w: f64,
-    sampled: Option<(u64, f64)>,
-    blocks: VecDeque<Block>,
+    samples: VecDeque<Sample>,
     jumps_ns: VecDeque<u64>,
     doubt: Option<Doubt>,
     /// When something was wrong last.
@@ -193,7 +186,7 @@ impl Judge {
             let meanwhile_j = self.lately_w * seconds(last.got_ns, new.got_ns);
             self.offset_j = self.counted_j + meanwhile_j - new.energy_j;
             // What was counted before lacks what the reset has lost.
-            self.blocks.clear();
+            self.samples.clear();
         }
         self.former = None;
     }
@@ -218,55 +211,13 @@ impl Judge {
     pub(crate) fn power(&mut self, at_ns: u64, power_w: Option<f64>, limit_w: Option<f64>) {
         self.limit_w = limit_w.filter(|limit_w| *limit_w > 0.0);
         if let Some(power_w) = power_w {
-            self.sample(at_ns, power_w);
+            let call_s = self.last.map_or(0.0, |last| seconds(last.asked_ns, last.got_ns));
+            let kept = |sample: &Sample| seconds(sample.at_ns, at_ns) < COMPARED_S;
+            self.samples.retain(kept);
+            self.samples.push_back(Sample { at_ns, power_w, counted_j: self.counted_j, call_s });
+            self.lately_w += (power_w - self.lately_w) * LATELY;
         }
         self.decide(at_ns);
-    }
-
-    fn sample(&mut self, at_ns: u64, power_w: f64) {
-        let former = self.sampled.replace((at_ns, power_w));
-        if former.is_none_or(|(former_ns, _)| seconds(former_ns, at_ns) > STILL_S) {
-            self.blocks.clear();
-        }
-        if let Some(((former_ns, former_w), block)) = former.zip(self.blocks.back_mut()) {
-            block.drawn_j += f64::midpoint(former_w, power_w) * seconds(former_ns, at_ns);
-        }
-        let began = self.blocks.back().map(|block| block.began_ns);
-        if began.is_none_or(|began_ns| at_ns.saturating_sub(began_ns) >= BLOCK_NS) {
-            let (began_ns, began_j) = (at_ns, self.counted_j);
-            self.blocks.push_back(Block { began_ns, began_j, ..Block::default() });
-            self.blocks.drain(..self.blocks.len().saturating_sub(BLOCKS));
-        }
-        let call_s = self.last.map_or(0.0, |last| seconds(last.asked_ns, last.got_ns));
-        self.lately_w += (power_w - self.lately_w) * LATELY;
-        if let Some(block) = self.blocks.back_mut() {
-            block.call_s = block.call_s.max(call_s);
-            block.samples += 1.0;
-            block.sum_w += power_w;
-            block.squares += power_w * power_w;
-            block.most_w = block.most_w.max(power_w);
-        }
-    }
-
-    /// What was drawn from the beginning of a block to the last sample, the error of that, and how many
-    /// samples there were.
-    fn drawn(&self, first: usize) -> (f64, f64, f64) {
-        let sum = |of: fn(&Block) -> f64| self.blocks.iter().skip(first).map(of).sum::<f64>();
-        let most =
-            |of: fn(&Block) -> f64| self.blocks.iter().skip(first).map(of).fold(0.0, f64::max);
-        let (samples, drawn_j) = (sum(|block| block.samples), sum(|block| block.drawn_j));
-        let many = samples.max(2.0);
-        let mean_w = sum(|block| block.sum_w) / many;
-        let variance = (sum(|block| block.squares) / many - mean_w * mean_w) / (many - 1.0);
-        let error_j = ERRORS * variance.max(0.0).sqrt() * self.sampled_s(first);
-        let edges_j = (EDGES_S + 2.0 * most(|block| block.call_s)) * most(|block| block.most_w);
-        (drawn_j, error_j + edges_j, samples)
-    }
-
-    /// From the beginning of a block to the last sample.
-    fn sampled_s(&self, first: usize) -> f64 {
-        let until_ns = self.sampled.map_or(0, |(at_ns, _)| at_ns);
-        self.blocks.get(first).map_or(0.0, |block| seconds(block.began_ns, until_ns))
     }
 
     fn decide(&mut self, now_ns: u64) {
@@ -284,10 +235,7 @@ impl Judge {
 
     /// What is wrong now.
     fn wrong(&mut self, now_ns: u64) -> Option<Doubt> {
-        let last = match self.last {
-            None => return self.unread_ns.map(|_| Doubt::Missing),
-            Some(last) => last,
-        };
+        let last = self.last?;
         if self.unread_ns.is_some_and(|since_ns| seconds(since_ns, now_ns) > STILL_S) {
             return Some(Doubt::Unreadable);
         }
@@ -296,24 +244,37 @@ impl Judge {
             return Some(Doubt::Jumps);
         }
         let still_s = seconds(self.moved_ns, last.asked_ns);
-        let newest = self.blocks.len().saturating_sub(2);
-        let drawn_w = self.drawn(newest).0 / self.sampled_s(newest).max(1.0);
-        if still_s > STILL_S && drawn_w * still_s > STILL_J {
-            return Some(Doubt::Still { drawn_w });
+        if still_s > STILL_S && self.lately_w * still_s > STILL_J {
+            return Some(Doubt::Still { drawn_w: self.lately_w });
         }
-        let mut low = None;
-        for first in 0..self.blocks.len() {
-            let (drawn_j, error_j, samples) = self.drawn(first);
-            let counted_j = self.counted_j - self.blocks[first].began_j;
-            if first == 0 && self.blocks.len() == BLOCKS {
-                let is_module = counted_j > MOST_RATIO * (drawn_j + error_j) && drawn_j > 0.0;
-                let since_ns = self.module.map_or(now_ns, |(since_ns, _)| since_ns);
-                self.module = is_module.then_some((since_ns, counted_j / drawn_j));
+        self.compared(now_ns)
+    }
+
+    /// Compares what was counted with the power samples, from now back to the oldest.
+    fn compared(&mut self, now_ns: u64) -> Option<Doubt> {
+        let newest = *self.samples.back()?;
+        let (mut next, mut low, mut module) = (newest, None, None);
+        let [mut many, mut sum_w, mut squares, mut drawn_j, mut most_w, mut call_s] = [0.0; 6];
+        for sample in self.samples.iter().rev() {
+            let power_w = sample.power_w;
+            drawn_j += f64::midpoint(power_w, next.power_w) * seconds(sample.at_ns, next.at_ns);
+            (many, sum_w, squares) = (many + 1.0, sum_w + power_w, squares + power_w * power_w);
+            (most_w, call_s) = (power_w.max(most_w), sample.call_s.max(call_s));
+            let (mean_w, passed_s) = (sum_w / many, seconds(sample.at_ns, newest.at_ns));
+            let variance: f64 = (squares / many - mean_w * mean_w) / (many - 1.0).max(1.0);
+            let error_j = ERRORS * variance.max(0.0).sqrt() * passed_s;
+            let off_j = error_j + (EDGES_S + 2.0 * call_s) * most_w;
+            let counted_j = newest.counted_j - sample.counted_j;
+            let ratio = counted_j / drawn_j;
+            if many >= LEAST_SAMPLES && counted_j + off_j < LEAST_RATIO * drawn_j {
+                low = Some(Doubt::Low { ratio });
             }
-            if samples >= LEAST_SAMPLES && counted_j + error_j < LEAST_RATIO * drawn_j {
-                low = Some(Doubt::Low { ratio: counted_j / drawn_j });
-            }
+            let is_module = counted_j > MOST_RATIO * (drawn_j + off_j) && many >= LEAST_SAMPLES;
+            module = is_module.then_some(ratio);
+            next = *sample;
         }
+        let since_ns = self.module.map_or(now_ns, |(since_ns, _)| since_ns);
+        self.module = module.map(|ratio| (since_ns, ratio));
         low
     }
 

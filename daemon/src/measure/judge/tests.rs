@@ -8,7 +8,7 @@ const SECOND: u64 = 1000 * MS;
 /// How many schedules each property is tried on; `make schedules` tries ten thousand.
 fn schedules() -> std::ops::RangeInclusive<u64> {
     let asked = std::env::var("PFO_METER_SCHEDULES").ok().and_then(|count| count.parse().ok());
-    1..=asked.unwrap_or(600)
+    1..=asked.unwrap_or(200)
 }
 
 /// When the fault begins, and how soon afterwards a figure must be right or absent.
@@ -109,7 +109,6 @@ enum Fault {
     Spikes,
     StandsStill,
     HalfRate,
-    PartTime,
     Module,
     Wraps,
     AnswersLate,

@@ -74,7 +74,8 @@ fn held_back(reasons: ThrottleReasons) -> Option<ThrottleReasons> {
 #[derive(Debug)]
 pub struct Probe {
     device: KeptDevice,
-    asked: Asked,
+    /// What its driver is asked.
+    pub asked: Asked,
 }
 
 impl Probe {
@@ -86,8 +87,7 @@ impl Probe {
         let fields = self.asked.read(1, || device.field_values_for(&COUNTERS)).unwrap_or_default();
         let mut counted = fields.into_iter().map(|field| whole(&field.ok()?.value.ok()?));
         let throttled_ns = ThrottledNs::of(array::from_fn(|_| counted.next().flatten()));
-        let energy_j = counted.next().flatten().map(joules).or_else(|| self.energy_j());
-        (energy_j, throttled_ns)
+        (counted.next().flatten().map(joules).or_else(|| self.energy_j()), throttled_ns)
     }
 
     /// The energy counter alone.
@@ -115,13 +115,6 @@ impl Probe {
     #[must_use]
     pub fn throttle_reasons(&self) -> u64 {
         self.asked.read(1, || self.device.get().current_throttle_reasons()).map_or(0, |r| r.bits())
-    }
-
-    /// When to read again, if that can wait (`CLOCK_MONOTONIC`, ns): the readers of a GPU together
-    /// have a budget.
-    #[must_use]
-    pub fn paid_at_ns(&self) -> u64 {
-        self.asked.paid_at_ns()
     }
 }
 

@@ -29,6 +29,11 @@ fn until_in_doubt(node: &Node) -> String {
     })
 }
 
+/// Waits until the next step of the rank has taken the energy out of the window.
+fn until_without_energy(node: &Node) {
+    node.until_is("the energy of a step", &None, || newest(node).iteration_energy_j);
+}
+
 fn refused(node: &Node, command: &[&str]) -> Ran {
     let ran = node.pfoctl(&Identity::own(), &[command, &[JOB]].concat());
     assert_ne!(ran.code, Some(0), "{ran:?}");
@@ -66,7 +71,7 @@ fn a_counter_that_falls_while_a_plan_runs_makes_no_figure_negative_and_none_smal
         assert!(energy_j >= highest_j, "{energy_j} J after {highest_j} J");
         highest_j = energy_j;
     }
-    assert_eq!(newest(node).iteration_energy_j, None);
+    until_without_energy(node);
     assert_eq!(node.job(JOB).energy_j, None, "no figure leaves a GPU out");
     assert_eq!(node.rank(JOB, GPU as u32).energy_j, None);
     assert!(node.rank(JOB, 0).energy_j.unwrap() > 0.0);
@@ -115,7 +120,7 @@ fn a_counter_that_stands_still_is_named_everywhere_and_nothing_is_tuned_by_it() 
     for gpu in (0..STAGES as usize).filter(|gpu| *gpu != GPU) {
         assert_eq!(page[&doubted(gpu)], 0.0);
     }
-    assert_eq!(newest(node).iteration_energy_j, None);
+    until_without_energy(node);
     assert!(newest(node).iteration_time_s > 0.0);
     training.stop();
 }
@@ -128,7 +133,7 @@ fn a_counter_at_half_its_rate_is_in_doubt_and_no_energy_of_the_job_is_shown() {
     let why = until_in_doubt(node);
     let expected = "its energy counter counts 0.5 times the energy of its power readings";
     assert_eq!(why, expected);
-    assert_eq!(newest(node).iteration_energy_j, None);
+    until_without_energy(node);
     training.stop();
 }
 

@@ -8,7 +8,7 @@ use pfo_keeper::{Gpu, Probe};
 use pfo_protocol::{ClosingReason, Milliwatts, Refusal, ThrottledNs};
 use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
-use super::judge::Judge;
+use super::judge::{Doubt, Judge};
 use crate::lease::Session;
 use crate::refusal::internal;
 
@@ -83,7 +83,9 @@ impl CounterReader {
 
     pub(crate) fn verdict(&self) -> Verdict {
         let judge = lock(&self.judge);
-        Verdict { spoiled: judge.spoiled, in_doubt: judge.doubt().is_some() }
+        // A counter that has never been read has returned nothing wrong.
+        let in_doubt = judge.doubt().is_some_and(|doubt| doubt != Doubt::Missing);
+        Verdict { spoiled: judge.spoiled, in_doubt }
     }
 
     /// Compares the counter with the power reading.
@@ -100,7 +102,7 @@ fn keep_watching(reader: &Weak<CounterReader>) {
         reader.compare();
         dither = (dither + DITHER_STEP).fract();
         let pause_ns = WATCH_EVERY_NS.saturating_add((DITHER_NS * dither) as u64);
-        let owed_ns = reader.probe.paid_at_ns().saturating_sub(now_ns());
+        let owed_ns = reader.probe.asked.paid_at_ns().saturating_sub(now_ns());
         drop(reader);
         thread::sleep(Duration::from_nanos(pause_ns.max(owed_ns.min(MOST_OWED_NS))));
     }

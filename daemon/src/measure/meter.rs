@@ -137,7 +137,7 @@ impl Shared {
 /// Reads the GPU. Returns what is new, and when to read again.
 fn look(reader: &CounterReader, refresh: &Mutex<Refresh>) -> (Option<CounterReading>, u64) {
     let probe = reader.probe();
-    let (asked_ns, formerly_ns) = (now_ns(), probe.paid_at_ns());
+    let (asked_ns, formerly_ns) = (now_ns(), probe.asked.paid_at_ns());
     let (counter, throttled_ns) = reader.counters();
     let got_ns = now_ns();
     let counts_all = throttled_ns.counters().iter().all(Option::is_some);
@@ -150,7 +150,7 @@ fn look(reader: &CounterReader, refresh: &Mutex<Refresh>) -> (Option<CounterRead
         throttle_reasons: if counts_all { 0 } else { probe.throttle_reasons() },
     };
     let Some(energy_j) = counter else {
-        let next_ns = got_ns.saturating_add(PERIOD_NS).max(probe.paid_at_ns());
+        let next_ns = got_ns.saturating_add(PERIOD_NS).max(probe.asked.paid_at_ns());
         return (Some(condition(got_ns, None)), next_ns);
     };
     let mut refresh = lock(refresh);
@@ -160,7 +160,7 @@ fn look(reader: &CounterReader, refresh: &Mutex<Refresh>) -> (Option<CounterRead
         Look::Refreshed(knot) => Some(condition(knot.at_ns, Some(knot.energy_j))),
     };
     let [owed_ns, before_ns] =
-        [probe.paid_at_ns(), formerly_ns].map(|ns| ns.saturating_sub(got_ns));
+        [probe.asked.paid_at_ns(), formerly_ns].map(|ns| ns.saturating_sub(got_ns));
     (reading, refresh.look_at_ns(got_ns, owed_ns, owed_ns.saturating_sub(before_ns)))
 }
 

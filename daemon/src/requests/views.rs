@@ -43,7 +43,8 @@ fn rank(member: &Member, meter: Option<MeterStatus>) -> RankView {
         gpu_uuid: member.gpu.uuid.clone(),
         gpu_model: member.gpu.model.clone(),
         sm_clocks: member.gpu.sm_clocks.iter().filter(is_allowed).copied().collect(),
-        counts_energy: measured.counts,
+        // The rank's own thread learns of a doubt at its next step.
+        counts_energy: measured.counts && meter.as_ref().is_none_or(|meter| !meter.withheld),
         num_microbatches: member.hello.num_microbatches.or_else(seen),
         swap,
         step: progress.step(),

@@ -118,7 +118,7 @@ fn a_counter_that_stands_still_is_named_everywhere_and_nothing_is_tuned_by_it() 
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(status.contains("GPU 1: its energy counter stands still while"), "{status}");
     let doubted = |gpu| format!("pfo_gpu_meter_doubted{{gpu_uuid=\"{}\"}}", node.machine.uuid(gpu));
-    served.until_page_has(&format!("{} 1", doubted(GPU)));
+    served.until_page_has(&format!("{} 1.0", doubted(GPU)));
     let page = samples(&served.page());
     for gpu in (0..STAGES as usize).filter(|gpu| *gpu != GPU) {
         assert_eq!(page[&doubted(gpu)], 0.0);

@@ -55,7 +55,7 @@ pub enum TuneError {
         job: JobName,
     },
     /// Some of its GPUs can measure no energy at all.
-    #[error("GPUs of job {job} have no energy counter, so that nothing can be tuned: {gpus}")]
+    #[error("GPUs of job {job} measure no energy, so that nothing can be tuned: {gpus}")]
     NoEnergyCounter {
         /// The job.
         job: JobName,

@@ -214,7 +214,11 @@ impl<'a, B: Bench> Subject<'a, B> {
         let (mut trouble, mut repeats) = (Trouble::default(), 0);
         loop {
             match self.try_trial(run, length, samples).await {
-                Ok((trial, _)) if repeats < ENERGY_REPEATS && lacks_energy(&trial.trial) => {
+                Ok(done) if lacks_energy(&done.0.trial) => {
+                    self.check_meters().await?;
+                    if repeats >= ENERGY_REPEATS {
+                        return Ok(done);
+                    }
                     repeats += 1;
                 }
                 Ok(done) => return Ok(done),

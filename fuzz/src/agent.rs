@@ -149,6 +149,7 @@ fn job(input: &mut Input<'_>, step: u64) -> JobView {
             time_s: input.figure(),
             energy_j: input.optional(Input::figure),
         }),
+        meter: None,
     };
     let ranks = (0..RANKS).map(|number| rank(input, number)).collect();
     let plan = PlanStatus {

@@ -15,7 +15,6 @@ use crate::driver_error::DriverError;
 use crate::ledger::{Entry, Ledger, LedgerError};
 use crate::power_limit::{self, OwedLimit};
 use crate::published::{Published, now_ns};
-use crate::reading::joules;
 use crate::restore::{self, RestoreError};
 use crate::setting::only_observes;
 
@@ -214,12 +213,6 @@ impl Clocks {
         self.limited = None;
         self.published.power_limit_w.store(0, Relaxed);
         self.record(Entry { power_limit: None, ..self.entry.clone() })
-    }
-
-    /// The GPU's energy counter in joules, if it has one.
-    #[must_use]
-    pub fn energy_j(&self) -> Option<f64> {
-        self.gpu.asked.read(1, || self.device.get().total_energy_consumption()).ok().map(joules)
     }
 
     /// Undoes everything that is locked or limited.

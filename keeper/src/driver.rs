@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, FieldIdScheme, Nvml};
-use pfo_vocabulary::{GpuName, Mhz, Milliwatts, Pid};
+use pfo_vocabulary::{GpuName, Mhz, Milliwatts, Pid, has_moved_fields};
 
 use crate::device::{self, KeptDevice};
 use crate::driver_error::DriverError;
@@ -185,8 +185,9 @@ impl Driver {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
         let nvml = Arc::new(nvml);
         let version = nvml.sys_driver_version().map_err(failed)?;
-        if nvml.field_id_scheme() != numbering(&version) {
-            return Err(DriverError::Numbering { version });
+        // The library takes a version that it cannot read for an old one, and would read settings as times.
+        if (nvml.field_id_scheme() == FieldIdScheme::V13Update1) != has_moved_fields(&version) {
+            return Err(DriverError::Numbering(version));
         }
         let (gpus, missing) = list(&nvml, lost, nvml.device_count().map_err(failed)?);
         if gpus.is_empty() {
@@ -200,10 +201,8 @@ impl Driver {
     pub fn with_returned(&self, lost: &OnLost) -> Option<Self> {
         let (found, missing) = list(&self.nvml, lost, self.nvml.device_count().ok()?);
         let is_new = |gpu: &Arc<Gpu>| self.gpus.iter().all(|known| known.uuid != gpu.uuid);
-        let new: Vec<_> = found.into_iter().filter(is_new).collect();
-        if new.is_empty() {
-            return None;
-        }
+        let mut new = found.into_iter().filter(is_new).peekable();
+        new.peek()?;
         let mut gpus: Vec<_> = self.gpus.iter().cloned().chain(new).collect();
         gpus.sort_by_key(|gpu| gpu.index);
         Some(Self { version: self.version.clone(), gpus, missing, nvml: Arc::clone(&self.nvml) })
@@ -219,16 +218,6 @@ impl Driver {
     #[must_use]
     pub fn gpu(&self, name: &GpuName) -> Option<&Arc<Gpu>> {
         self.gpus.iter().find(|gpu| gpu.is_named(name))
-    }
-}
-
-/// How a driver numbers its fields: 580.82 moved 23 of them. The library takes a version that it cannot
-/// read for an old one, and would read settings of power smoothing as times.
-fn numbering(version: &str) -> FieldIdScheme {
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    match (numbers.next(), numbers.next()) {
-        (branch, minor) if (branch, minor) >= (Some(580), Some(82)) => FieldIdScheme::V13Update1,
-        _ => FieldIdScheme::V12,
     }
 }
 

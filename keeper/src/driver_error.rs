@@ -17,13 +17,8 @@ pub enum DriverError {
         source: NvmlError,
     },
     /// The library read no version when it started, and now it does.
-    #[error(
-        "driver {version} would be asked for the fields of another one: its version could not be read at the start; trying again"
-    )]
-    Numbering {
-        /// The driver's version.
-        version: String,
-    },
+    #[error("driver {0} did not tell its version at first, and is loaded again for its fields")]
+    Numbering(String),
     /// No GPU answers.
     #[error("driver {version} lists no GPU that answers{}{missing}", if .missing.is_empty() { "" } else { ": " })]
     NoGpu {

@@ -66,15 +66,15 @@ impl Gpu {
 /// The reasons that no user asked for.
 fn held_back(reasons: ThrottleReasons) -> Option<ThrottleReasons> {
     let wishes = ThrottleReasons::GPU_IDLE | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING;
-    let others = reasons.difference(wishes);
-    (!others.is_empty()).then_some(others)
+    Some(reasons.difference(wishes)).filter(|others| !others.is_empty())
 }
 
 /// Reads one GPU, and keeps the driver loaded.
 #[derive(Debug)]
 pub struct Probe {
     device: KeptDevice,
-    asked: Asked,
+    /// What its driver is asked.
+    pub asked: Asked,
 }
 
 impl Probe {
@@ -86,9 +86,19 @@ impl Probe {
         let fields = self.asked.read(1, || device.field_values_for(&COUNTERS)).unwrap_or_default();
         let mut counted = fields.into_iter().map(|field| whole(&field.ok()?.value.ok()?));
         let throttled_ns = ThrottledNs::of(array::from_fn(|_| counted.next().flatten()));
-        let alone = || self.asked.read(1, || device.total_energy_consumption()).ok();
-        let millijoules = counted.next().flatten().or_else(alone);
-        (millijoules.map(joules), throttled_ns)
+        (counted.next().flatten().map(joules).or_else(|| self.energy_j()), throttled_ns)
+    }
+
+    /// The energy counter alone.
+    #[must_use]
+    pub fn energy_j(&self) -> Option<f64> {
+        self.asked.read(1, || self.device.get().total_energy_consumption()).ok().map(joules)
+    }
+
+    /// The power in watts.
+    #[must_use]
+    pub fn power_w(&self) -> Option<f64> {
+        self.asked.read(1, || self.device.get().power_usage()).ok().map(|mw| f64::from(mw) / 1e3)
     }
 
     /// The SM clock.
@@ -101,13 +111,6 @@ impl Probe {
     #[must_use]
     pub fn throttle_reasons(&self) -> u64 {
         self.asked.read(1, || self.device.get().current_throttle_reasons()).map_or(0, |r| r.bits())
-    }
-
-    /// When to read again, if that can wait (`CLOCK_MONOTONIC`, ns): the readers of a GPU together
-    /// have a budget.
-    #[must_use]
-    pub fn paid_at_ns(&self) -> u64 {
-        self.asked.paid_at_ns()
     }
 }
 
@@ -129,6 +132,6 @@ fn whole(value: &SampleValue) -> Option<u64> {
     }
 }
 
-pub(crate) fn joules(millijoules: u64) -> f64 {
+fn joules(millijoules: u64) -> f64 {
     millijoules as f64 / 1e3
 }

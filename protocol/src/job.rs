@@ -6,7 +6,7 @@ use pfo_vocabulary::{GpuUuid, JobName, Mhz, SessionId, Uid};
 
 use crate::clock_table::ClockTable;
 use crate::session::RankPosition;
-use crate::status::{MeasuredBy, PlanStatus};
+use crate::status::{MeasuredBy, MeterStatus, PlanStatus};
 use crate::trial::{clock, clocks, limits_w};
 
 /// Which job is meant.
@@ -95,7 +95,7 @@ pub struct RankView {
     pub gpu_model: String,
     /// The SM clocks that it may have, rising.
     pub sm_clocks: Vec<Mhz>,
-    /// Whether its GPU has an energy counter.
+    /// Whether its GPU has an energy counter that is to be believed.
     pub counts_energy: bool,
     /// The microbatches of a step, as the rank said or as its last whole step had.
     pub num_microbatches: Option<u32>,
@@ -105,6 +105,8 @@ pub struct RankView {
     pub step: Option<u64>,
     /// What was measured since it took up that swap, over whole steps.
     pub window: Option<RankWindow>,
+    /// What is wrong with its GPU's energy counter, if anything.
+    pub meter: Option<MeterStatus>,
 }
 
 /// Whole steps of one rank under one swap.

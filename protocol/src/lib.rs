@@ -70,8 +70,8 @@ pub use session::{
 };
 pub use settle::{SettleTime, SettleTimes, SettleTimesError};
 pub use status::{
-    ConfigStatus, DaemonStatus, Drained, GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus,
-    RankStatus, Status, Window,
+    ConfigStatus, DaemonStatus, Drained, GpuStatus, Holder, JobStatus, MeasuredBy, MeterStatus,
+    PlanStatus, RankStatus, Status, Window,
 };
 pub use tap::{CounterReading, Notice, TapBatch, TapRecord, TappedRank};
 pub use trial::{MOST_CLOCKS, TrialLength, TrialRank, TrialResult, TrialRun, TrialStep};

@@ -115,6 +115,18 @@ pub struct GpuStatus {
     /// The number of its device file, `nvidiaN`, by which schedulers count; none if it has no such file.
     #[serde(default)]
     pub minor: Option<u32>,
+    /// What is wrong with its energy counter, judged while it is leased, if anything.
+    #[serde(default)]
+    pub meter: Option<MeterStatus>,
+}
+
+/// What is wrong with an energy counter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterStatus {
+    /// In words.
+    pub reason: String,
+    /// Whether there are no figures of its energy because of that.
+    pub withheld: bool,
 }
 
 /// Who holds a lease.

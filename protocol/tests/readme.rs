@@ -138,7 +138,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event FirstPlan
         FirstPlanState FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow
         FrontierStatus GpuGrant GpuListing GpuName GpuStatus GuardStatus Hello Holder
-        InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy MemoryLock Notice P2pPower
+        InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy MeterStatus MemoryLock Notice P2pPower
         P2pSource P2pTarget PlanFile PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
         ProfileSelector RanUnit RankOrder RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage SavedEnergy Savings SavingsBy

@@ -376,7 +376,14 @@ impl<'d> Gpu<'d> {
         // A writer that lost the processor between its look at the clock and its change may have
         // been overtaken by a reader: whoever saw more was right until then.
         let shown = self.block().energy_shown_mj.fetch_max(energy, Ordering::AcqRel);
-        Ok(shown.max(energy))
+        let header = self.driver.state.header();
+        if header.faults_armed.load(Ordering::Acquire) == 0 {
+            return Ok(shown.max(energy));
+        }
+        let faulty = |energy_mj, slot: &FaultSlot| {
+            slot.energy_mj("nvmlDeviceGetTotalEnergyConsumption", self.index(), energy_mj)
+        };
+        Ok(header.faults.iter().fold(shown.max(energy), faulty))
     }
 
     /// Locks the SM clock, or unlocks it: takes effect after the settling time.

@@ -121,7 +121,7 @@ pub enum SimError {
     TooManyFaults(FaultSlotCount),
     /// Not a fault kind.
     #[error(
-        "--kind {text:?}: {difference}; write hang, crash, ignored, garbled, latency:MS, or an NVML error such as no-permission, not-supported, gpu-is-lost, unknown, timeout"
+        "--kind {text:?}: {difference}; write hang, crash, ignored, garbled, latency:MS, scaled:PERCENT, rate:PERCENT, wraps:BITS, or an NVML error such as no-permission, not-supported, gpu-is-lost, unknown, timeout"
     )]
     FaultKind {
         /// The argument.

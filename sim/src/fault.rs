@@ -34,6 +34,19 @@ pub enum FaultKind {
     Ignore,
     /// The text that it returns is not UTF-8.
     Garble,
+    /// The energy that it returns is this part of the true one, in percent.
+    Scaled(u32),
+    /// From now on its energy counts this part of the true one, in percent: with 0 it stands still.
+    Rate(u32),
+    /// Its energy, in mJ, has so many bits only.
+    Wraps(u32),
+}
+
+impl FaultKind {
+    /// Whether it changes the energy that a call returns, and nothing else of the call.
+    fn changes_energy(self) -> bool {
+        matches!(self, Self::Scaled(_) | Self::Rate(_) | Self::Wraps(_))
+    }
 }
 
 impl FromStr for FaultKind {
@@ -55,6 +68,19 @@ impl FromStr for FaultKind {
         }
         if text == "garbled" {
             return Ok(Self::Garble);
+        }
+        let number = |prefix: &str, most: u32| {
+            let number = text.strip_prefix(prefix)?.parse().ok();
+            Some(number.filter(|number| *number <= most).ok_or_else(|| wrong("no such number")))
+        };
+        if let Some(percent) = number("scaled:", MOST_PERCENT) {
+            return percent.map(Self::Scaled);
+        }
+        if let Some(percent) = number("rate:", MOST_PERCENT) {
+            return percent.map(Self::Rate);
+        }
+        if let Some(bits) = number("wraps:", 63) {
+            return bits.map(Self::Wraps);
         }
         if let Some(ms) = text.strip_prefix("latency:") {
             let ms: f64 = ms.parse().map_err(|_| wrong("the latency is not a number of ms"))?;
@@ -78,9 +104,16 @@ impl fmt::Display for FaultKind {
             Self::Refuse(result) => f.write_str(&result.kebab()),
             Self::Ignore => f.write_str("ignored"),
             Self::Garble => f.write_str("garbled"),
+            Self::Scaled(percent) => write!(f, "scaled:{percent}"),
+            Self::Rate(percent) => write!(f, "rate:{percent}"),
+            Self::Wraps(bits) => write!(f, "wraps:{bits}"),
         }
     }
 }
+
+/// The highest percentage: with it, the slot of a fault has room for the energy at which it began.
+const PERCENT_BITS: u32 = 10;
+const MOST_PERCENT: u32 = (1 << PERCENT_BITS) - 1;
 
 /// Bytes of a function's name that are kept.
 const NAME_BYTES: usize = 64;
@@ -159,6 +192,9 @@ const REFUSE: u32 = 3;
 const CRASH: u32 = 4;
 const IGNORE: u32 = 5;
 const GARBLE: u32 = 6;
+const SCALED: u32 = 7;
+const RATE: u32 = 8;
+const WRAPS: u32 = 9;
 
 /// A fault in the state file. Armed and cleared under the header's lock, read and counted without.
 #[repr(C)]
@@ -167,7 +203,8 @@ pub(crate) struct FaultSlot {
     gpu: AtomicU32,
     kind: AtomicU32,
     _unused: AtomicU32,
-    /// Nanoseconds of a latency, or the number of an NVML result.
+    /// Nanoseconds of a latency, the number of an NVML result, a percentage and above it the energy at which
+    /// a rate began, or a number of bits.
     argument: AtomicU64,
     /// Calls left; the highest value is "all".
     remaining: AtomicU64,
@@ -189,6 +226,9 @@ impl FaultSlot {
             FaultKind::Refuse(result) => (REFUSE, u64::from(result.number())),
             FaultKind::Ignore => (IGNORE, 0),
             FaultKind::Garble => (GARBLE, 0),
+            FaultKind::Scaled(percent) => (SCALED, u64::from(percent)),
+            FaultKind::Rate(percent) => (RATE, u64::from(percent)),
+            FaultKind::Wraps(bits) => (WRAPS, u64::from(bits)),
         };
         self.gpu.store(fault.gpu.map_or(NONE, |gpu| gpu as u32), Ordering::Relaxed);
         self.kind.store(kind, Ordering::Relaxed);
@@ -220,6 +260,9 @@ impl FaultSlot {
             LATENCY => FaultKind::Latency(Duration::from_nanos(argument)),
             IGNORE => FaultKind::Ignore,
             GARBLE => FaultKind::Garble,
+            SCALED => FaultKind::Scaled(argument as u32),
+            RATE => FaultKind::Rate(argument as u32 & MOST_PERCENT),
+            WRAPS => FaultKind::Wraps(argument as u32),
             _ => FaultKind::Refuse(NvmlResult::from_number(argument as u32)),
         };
         let mut function = [0; NAME_BYTES];
@@ -238,8 +281,39 @@ impl FaultSlot {
 
     /// Whether a call is hit; if so, one hit fewer remains.
     pub(crate) fn hits(&self, function: &str, gpu: Option<usize>) -> Option<ArmedFault<'_>> {
+        self.hits_kind(function, gpu, false)
+    }
+
+    /// The energy in mJ that a call returns in place of the true one.
+    pub(crate) fn energy_mj(&self, function: &str, gpu: usize, true_mj: u64) -> u64 {
+        match self.hits_kind(function, Some(gpu), true).map(|fault| fault.kind) {
+            Some(FaultKind::Scaled(percent)) => part(true_mj, percent),
+            Some(FaultKind::Rate(percent)) => {
+                let began_mj = self.began_mj(true_mj);
+                began_mj + part(true_mj.saturating_sub(began_mj), percent)
+            }
+            Some(FaultKind::Wraps(bits)) => true_mj & ((1 << bits) - 1),
+            _ => true_mj,
+        }
+    }
+
+    /// The energy at which this fault hit first.
+    fn began_mj(&self, now_mj: u64) -> u64 {
+        let begin = |argument: u64| {
+            (argument >> PERCENT_BITS == 0).then_some(argument | now_mj << PERCENT_BITS)
+        };
+        let before = self.argument.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin);
+        before.map_or_else(|began| began >> PERCENT_BITS, |_| now_mj)
+    }
+
+    fn hits_kind(
+        &self,
+        function: &str,
+        gpu: Option<usize>,
+        changes_energy: bool,
+    ) -> Option<ArmedFault<'_>> {
         let serial = self.serial.load(Ordering::Acquire);
-        let fault = self.read()?;
+        let fault = self.read().filter(|fault| fault.kind.changes_energy() == changes_energy)?;
         if !fault.function.covers(function) || (fault.gpu.is_some() && fault.gpu != gpu) {
             return None;
         }
@@ -251,6 +325,10 @@ impl FaultSlot {
         self.remaining.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
         Some(ArmedFault { slot: self, serial, kind: fault.kind })
     }
+}
+
+fn part(energy_mj: u64, percent: u32) -> u64 {
+    (u128::from(energy_mj) * u128::from(percent) / 100) as u64
 }
 
 /// A fault that hit a call.
@@ -299,13 +377,16 @@ mod tests {
             "garbled",
             "latency:50",
             "latency:0.5",
+            "scaled:1",
+            "rate:0",
+            "wraps:32",
             "no-permission",
             "gpu-is-lost",
             "unknown",
         ] {
             assert_eq!(kind.parse::<FaultKind>().unwrap().to_string(), kind);
         }
-        for kind in ["", "success", "latency:", "latency:-1", "hangs"] {
+        for kind in ["", "success", "latency:", "latency:-1", "hangs", "rate:x", "wraps:64"] {
             let message = kind.parse::<FaultKind>().unwrap_err().to_string();
             assert!(message.contains("latency:MS"), "{message}");
         }
@@ -323,6 +404,30 @@ mod tests {
         assert!(hits("nvmlDeviceSetGpuLockedClocks", Some(2)));
         assert!(hits("nvmlDeviceSetGpuLockedClocks", Some(2)));
         assert!(!hits("nvmlDeviceSetGpuLockedClocks", Some(2)));
+    }
+
+    #[test]
+    fn a_fault_of_the_energy_changes_what_is_returned_and_not_the_call() {
+        let changed = |kind: &str| {
+            let slot = slot();
+            assert!(
+                slot.arm(&Fault { function: "*".parse().unwrap(), ..fault(kind, Some(1), None) })
+            );
+            assert!(slot.hits("nvmlDeviceGetTotalEnergyConsumption", Some(1)).is_none());
+            [1000, 3000].map(|mj| slot.energy_mj("nvmlDeviceGetTotalEnergyConsumption", 1, mj))
+        };
+        assert_eq!(changed("scaled:1"), [10, 30]);
+        assert_eq!(changed("rate:0"), [1000, 1000]);
+        assert_eq!(changed("rate:50"), [1000, 2000]);
+        assert_eq!(changed("wraps:11"), [1000, 3000 - 2048]);
+        let spike = slot();
+        assert!(
+            spike.arm(&Fault {
+                function: "*".parse().unwrap(),
+                ..fault("scaled:200", None, Some(1))
+            })
+        );
+        assert_eq!([7, 8].map(|mj| spike.energy_mj("nvml", 0, mj)), [14, 8]);
     }
 
     #[test]

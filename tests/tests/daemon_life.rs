@@ -143,7 +143,7 @@ fn a_driver_that_tells_its_version_late_is_not_read_by_the_numbers_of_an_older_o
     node.machine.fault_once("nvmlSystemGetDriverVersion", "unknown", None);
     node.start_daemon();
     node.until_is("the driver", &Some("580.95.05".into()), || node.status().daemon.driver);
-    let refused = "driver 580.95.05 would be asked for the fields of another one";
+    let refused = "driver 580.95.05 did not tell its version at first";
     assert!(node.log().contains(refused), "{}", node.log());
 }
 

@@ -22,6 +22,7 @@ mod leases;
 mod maintenance;
 mod measured;
 mod memory;
+mod meters;
 mod metrics;
 mod metrics_clients;
 mod metrics_prometheus;

@@ -7,6 +7,7 @@
 mod driver_use;
 mod id;
 mod instruction;
+mod moved_fields;
 mod name;
 mod throttled;
 mod unit;
@@ -15,6 +16,7 @@ mod units;
 pub use driver_use::DriverUse;
 pub use id::{DpRank, Gid, Pid, Rank, SessionId, Stage, TpRank, Uid};
 pub use instruction::{Instruction, UnknownInstruction};
+pub use moved_fields::has_moved_fields;
 pub use name::{GpuName, GpuUuid, JobName, NameError, PartitionName, PciBusId};
 pub use throttled::ThrottledNs;
 pub use unit::{Chunk, Microbatch, Unit};

@@ -297,6 +297,7 @@ mod tests {
             throttle_reasons,
             temperature_c,
             minor: None,
+            meter: None,
         }
     }
 

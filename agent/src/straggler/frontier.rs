@@ -295,6 +295,7 @@ pub(crate) mod tests {
             swap: 0,
             step: None,
             window: None,
+            meter: None,
         };
         JobView {
             job: "team/j".parse().unwrap(),

@@ -125,14 +125,20 @@ fn begin(
     Ok(Ordered::Begun(sweep))
 }
 
-fn check_energy(job: &JobView) -> Result<(), Refusal> {
+/// Checks that the energy of all GPUs of a job on this node can be measured.
+///
+/// # Errors
+/// The GPU that it cannot be measured of, and why.
+pub(super) fn check_energy(job: &JobView) -> Result<(), Refusal> {
     // Before its first step a rank may not have read its counter.
     let lacks_energy = |rank: &&RankView| rank.step.is_some() && !rank.counts_energy;
     let Some(rank) = job.ranks.iter().find(lacks_energy) else { return Ok(()) };
+    let meter = rank.meter.as_ref().filter(|meter| meter.withheld);
+    let why = meter.map_or("it has no energy counter", |meter| &meter.reason);
     let (gpu, rank, job) = (&rank.gpu_uuid, rank.position.rank, &job.job);
     Err(Refusal::new(
         RefusalCode::GpuUnavailable,
-        format!("GPU {gpu} of rank {rank} of job {job} has no energy counter"),
+        format!("GPU {gpu} of rank {rank} of job {job} measures no energy: {why}"),
         "its profile cannot be measured; plan with one from GPUs of the same model",
     ))
 }

@@ -11,6 +11,7 @@ use crate::job::check_free;
 use crate::pfod::Asker;
 use crate::steer::{Hold, Steer, SteerError, Turn, WholeJob};
 use crate::sweep::record::{Pause, SweepRecord};
+use crate::sweep::requests::check_energy;
 use crate::sweep::shape::JobShape;
 use crate::sweep::sweeps::{Means, Run, Sweep};
 
@@ -79,6 +80,7 @@ async fn measure(
     hold: &mut Option<Box<dyn Hold>>,
 ) -> Result<RecordedTrial, SteerError> {
     let (job, view) = find_job(sweep.means(), record).await?;
+    check_energy(&view)?;
     let mut held = match hold.take() {
         Some(held) => held,
         None => {
@@ -92,7 +94,10 @@ async fn measure(
     let turn = Turn { setting: what, length: record.length(), samples: false };
     let measured = held.turn(turn).await;
     *hold = Some(held).filter(|held| held.is_held());
-    Ok(measured?.0)
+    let measured = measured?.0;
+    // What was measured with a counter that is in doubt by now is of no use.
+    check_energy(&find_job(sweep.means(), record).await?.1)?;
+    Ok(measured)
 }
 
 /// The job, with all of its ranks.

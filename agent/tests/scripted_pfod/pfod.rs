@@ -80,6 +80,7 @@ pub(crate) fn job(uid: u32) -> JobView {
         swap: 0,
         step: Some(1),
         window: None,
+        meter: None,
     };
     JobView {
         job: "j".parse().unwrap(),

@@ -2,7 +2,7 @@
 //! for.
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use pfo_protocol::{GpuStatus, Mhz};
+use pfo_protocol::{GpuStatus, MeterStatus, Mhz};
 
 use super::finding::Finding;
 
@@ -29,12 +29,13 @@ pub(crate) struct Condition {
 /// A check of one GPU, and of what pfo does with it if `pfod` reported that.
 type Check = fn(&Condition, Option<&GpuStatus>) -> Option<Finding>;
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 9] = [
     mig,
     persistence,
     power_limit,
     throttled,
     energy_counter,
+    meter,
     application_clocks,
     locked_by_others,
     of_daemon,
@@ -84,6 +85,19 @@ fn energy_counter(condition: &Condition, _: Option<&GpuStatus>) -> Option<Findin
                 condition.index
             ),
             "plan with a profile from GPUs of the same model",
+        )
+    })
+}
+
+fn meter(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
+    let MeterStatus { reason, withheld } = pfo?.meter.as_ref()?;
+    let then = if *withheld { ": pfo shows no energy of it" } else { "" };
+    // Of a GPU that has none, the check before this one speaks.
+    (!condition.lacks_energy_counter).then(|| {
+        Finding::warning(
+            "meter",
+            format!("GPU {}: {reason}{then}", condition.index),
+            "see docs/meters.md; a reset of the GPU or another driver may mend it",
         )
     })
 }
@@ -234,6 +248,21 @@ mod tests {
     fn found(condition: &Condition, pfo: Option<&GpuStatus>) -> Vec<&'static str> {
         let worse = |finding: &Finding| (finding.level > Level::Ok).then_some(finding.check);
         check(condition, pfo).iter().filter_map(worse).collect()
+    }
+
+    #[test]
+    fn a_counter_in_doubt_is_a_warning_with_its_reason() {
+        let reason = "its energy counter stands still while it draws 210 W".to_owned();
+        let doubted =
+            GpuStatus { meter: Some(MeterStatus { reason, withheld: true }), ..pfo(None) };
+        let findings = check(&Condition { index: 1, ..Condition::default() }, Some(&doubted));
+        let text = format!("{findings:?}");
+        assert!(
+            text.contains("GPU 1: its energy counter stands still while it draws 210 W"),
+            "{text}"
+        );
+        let without = Condition { lacks_energy_counter: true, ..Condition::default() };
+        assert_eq!(check(&without, Some(&doubted)).len(), 1, "it is said once");
     }
 
     #[test]

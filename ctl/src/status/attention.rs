@@ -1,8 +1,8 @@
 //! What needs attention, in sentences: tables have no room for reasons.
 
 use pfo_protocol::{
-    AgentStatus, ConfigStatus, DriftStatus, DriftedInstruction, DriftedRank, GuardStatus,
-    RankStatus, SlowRank, Status, Uid,
+    AgentStatus, ConfigStatus, DriftStatus, DriftedInstruction, DriftedRank, GpuStatus,
+    GuardStatus, MeterStatus, RankStatus, SlowRank, Status, Uid,
 };
 
 use super::node_table;
@@ -76,8 +76,16 @@ fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<Stri
         if let Some(problem) = &gpu.problem {
             points.push(format!("GPU {}: {problem}", gpu.index));
         }
+        points.extend(meter(gpu));
     }
     points
+}
+
+/// What is wrong with the energy counter of a GPU.
+fn meter(gpu: &GpuStatus) -> Option<String> {
+    let MeterStatus { reason, withheld } = gpu.meter.as_ref()?;
+    let then = if *withheld { "; there are no figures of its energy" } else { "" };
+    Some(format!("GPU {}: {reason}{then}", gpu.index))
 }
 
 /// That the file says something else than what is in force.

@@ -49,6 +49,7 @@ mod tests {
                 throttle_reasons: 0,
                 temperature_c: None,
                 minor: None,
+                meter: None,
             })
             .collect();
         gpus.iter().map(|gpu| short(&gpu.uuid, &gpus)).collect()

@@ -56,12 +56,13 @@ impl Past {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Verdict;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// Four steps of a second and ten joules each, of which the first one settles.
     fn session() -> Measured {
-        let mut measured = Measured::begin(Some(0.0));
+        let mut measured = Measured::begin(Some(0.0), Verdict::default());
         (0..4).for_each(|step| measured.step_begins(1, 1, step * SECOND, Some(10.0 * step as f64)));
         measured
     }
@@ -83,9 +84,9 @@ mod tests {
     #[test]
     fn what_was_measured_without_an_energy_counter_leaves_no_energy_of_the_job() {
         let mut past = Past::default();
-        past.add(Rank(0), &Measured::begin(None));
+        past.add(Rank(0), &Measured::begin(None, Verdict::default()));
         assert_eq!(past.energy_j(), Some(0.0), "nothing was measured");
-        let mut measured = Measured::begin(None);
+        let mut measured = Measured::begin(None, Verdict::default());
         (0..4).for_each(|step| measured.step_begins(1, 1, step * SECOND, None));
         past.add(Rank(1), &session());
         past.add(Rank(0), &measured);

@@ -1,4 +1,4 @@
-//! The only reader of a leased GPU's energy counter. It reads when the counter's rhythm predicts a
+//! Reads a leased GPU's energy counter for the taps. It reads when the counter's rhythm predicts a
 //! change, and not at all while there is no listener.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-use pfo_keeper::{Gpu, Probe};
-use pfo_protocol::{ClosingReason, CounterReading, Refusal, TapRecord};
+use pfo_protocol::{ClosingReason, CounterReading, GpuUuid, Refusal, TapRecord};
 use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
+use super::counter::CounterReader;
 use super::outbox::Outbox;
 use super::refresh::{Look, Refresh};
 use crate::lease::{Queue, Session};
@@ -45,18 +45,18 @@ impl Meter {
     /// Starts the meter of a session's GPU, whose counter is refreshed in this rhythm.
     ///
     /// # Errors
-    /// If the GPU is gone, or a thread cannot be started.
+    /// If a thread cannot be started.
     pub(super) fn start(
         session: Arc<Session>,
-        gpu: &Gpu,
+        gpu: &GpuUuid,
+        reader: CounterReader,
         refresh: Arc<Mutex<Refresh>>,
     ) -> Result<Arc<Self>, Refusal> {
-        let probe = gpu.probe().map_err(|error| internal(&error))?;
-        let whose = Whose::of_rank(&session.holder, &gpu.uuid);
+        let whose = Whose::of_rank(&session.holder, gpu);
         let shared = Arc::new(Shared::of(session, refresh));
         let meter = Arc::new(Self { shared: Arc::clone(&shared) });
         let started = thread::Builder::new().name("meter".into()).spawn(move || {
-            if catch(&whose, || shared.measure(&probe)).is_err() {
+            if catch(&whose, || shared.measure(&reader)).is_err() {
                 shared.session.end(ClosingReason::ShuttingDown, Panicked.to_string());
             }
         });
@@ -101,7 +101,7 @@ impl Shared {
         listeners.all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn measure(&self, probe: &Probe) {
+    fn measure(&self, reader: &CounterReader) {
         lock(&self.refresh).resume();
         let mut records = Vec::new();
         while !self.stop.load(Relaxed) {
@@ -112,7 +112,7 @@ impl Shared {
             let reading = listeners
                 .iter()
                 .any(|listener| listener.counters)
-                .then(|| look(probe, &self.refresh));
+                .then(|| look(reader, &self.refresh));
             records.extend(std::iter::from_fn(|| self.queue.take()));
             records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
             records.extend(ended.then_some(TapRecord::Ended));
@@ -135,9 +135,10 @@ impl Shared {
 }
 
 /// Reads the GPU. Returns what is new, and when to read again.
-fn look(probe: &Probe, refresh: &Mutex<Refresh>) -> (Option<CounterReading>, u64) {
-    let (asked_ns, formerly_ns) = (now_ns(), probe.paid_at_ns());
-    let (counter, throttled_ns) = probe.counters();
+fn look(reader: &CounterReader, refresh: &Mutex<Refresh>) -> (Option<CounterReading>, u64) {
+    let probe = reader.probe();
+    let (asked_ns, formerly_ns) = (now_ns(), probe.asked.paid_at_ns());
+    let (counter, throttled_ns) = reader.counters();
     let got_ns = now_ns();
     let counts_all = throttled_ns.counters().iter().all(Option::is_some);
     let condition = |at_ns, energy_j| CounterReading {
@@ -149,7 +150,7 @@ fn look(probe: &Probe, refresh: &Mutex<Refresh>) -> (Option<CounterReading>, u64
         throttle_reasons: if counts_all { 0 } else { probe.throttle_reasons() },
     };
     let Some(energy_j) = counter else {
-        let next_ns = got_ns.saturating_add(PERIOD_NS).max(probe.paid_at_ns());
+        let next_ns = got_ns.saturating_add(PERIOD_NS).max(probe.asked.paid_at_ns());
         return (Some(condition(got_ns, None)), next_ns);
     };
     let mut refresh = lock(refresh);
@@ -159,7 +160,7 @@ fn look(probe: &Probe, refresh: &Mutex<Refresh>) -> (Option<CounterReading>, u64
         Look::Refreshed(knot) => Some(condition(knot.at_ns, Some(knot.energy_j))),
     };
     let [owed_ns, before_ns] =
-        [probe.paid_at_ns(), formerly_ns].map(|ns| ns.saturating_sub(got_ns));
+        [probe.asked.paid_at_ns(), formerly_ns].map(|ns| ns.saturating_sub(got_ns));
     (reading, refresh.look_at_ns(got_ns, owed_ns, owed_ns.saturating_sub(before_ns)))
 }
 

@@ -4,9 +4,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use pfo_protocol::{GpuName, GpuUuid, Refusal};
-use pfo_service::lock;
+use pfo_keeper::Gpu;
+use pfo_protocol::{GpuName, GpuUuid, MeterStatus, Refusal};
+use pfo_service::{lock, now_ns};
 
+use super::counter::CounterReader;
+use super::judge::Judge;
 use super::meter::Meter;
 use super::outbox::Outbox;
 use super::refresh::Refresh;
@@ -26,6 +29,7 @@ struct Counter {
     /// The last meter that read it.
     meter: Mutex<Weak<Meter>>,
     refresh: Arc<Mutex<Refresh>>,
+    judge: Arc<Mutex<Judge>>,
 }
 
 impl Meters {
@@ -47,11 +51,41 @@ impl Meters {
     ) -> Result<Arc<Meter>, Refusal> {
         let gpu = self.driver.gpu(&GpuName::Uuid(gpu.clone()))?;
         // A GPU that hangs while its meter starts delays no other.
-        let counter = Arc::clone(lock(&self.by_gpu).entry(gpu.uuid.clone()).or_default());
-        let meter = counter
-            .meter_of(session, |refresh| Meter::start(Arc::clone(session), &gpu, refresh))?;
+        let counter = self.counter(&gpu.uuid);
+        let meter = counter.meter_of(session, |refresh| {
+            let reader = CounterReader::new(&gpu, Arc::clone(&counter.judge))?;
+            Meter::start(Arc::clone(session), &gpu.uuid, reader, refresh)
+        })?;
         meter.add(listener);
         Ok(meter)
+    }
+
+    /// A reader of the counter of a session's GPU, which is watched for as long as the reader is kept.
+    ///
+    /// # Errors
+    /// If the GPU is gone, or a thread cannot be started.
+    pub(crate) fn watch(
+        &self,
+        session: &Arc<Session>,
+        gpu: &Gpu,
+    ) -> Result<Arc<CounterReader>, Refusal> {
+        let judge = Arc::clone(&self.counter(&gpu.uuid).judge);
+        lock(&judge).begin();
+        let reader = Arc::new(CounterReader::new(gpu, judge)?);
+        reader.watch(Arc::clone(session), gpu)?;
+        Ok(reader)
+    }
+
+    /// What is wrong with the counter of a GPU, and whether it is not believed.
+    pub(crate) fn remark(&self, gpu: &GpuUuid) -> Option<MeterStatus> {
+        let counter = self.counter(gpu);
+        let judge = lock(&counter.judge);
+        let withheld = judge.doubt().is_some();
+        judge.remark(now_ns()).map(|reason| MeterStatus { reason, withheld })
+    }
+
+    fn counter(&self, gpu: &GpuUuid) -> Arc<Counter> {
+        Arc::clone(lock(&self.by_gpu).entry(gpu.clone()).or_default())
     }
 }
 

@@ -31,6 +31,7 @@ use self::setting::Setting;
 pub(crate) use self::wish::Wish;
 use crate::job::{Job, Swap};
 use crate::lease::{Measured, Progress, Rules, Session};
+use crate::measure::CounterReader;
 
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -57,6 +58,7 @@ pub(crate) enum End {
 pub(crate) struct Rank {
     session: Arc<Session>,
     job: Arc<Job>,
+    counter: Arc<CounterReader>,
     rules: Rules,
     following: Following,
     setting: Setting,
@@ -70,13 +72,16 @@ impl Rank {
         job: Arc<Job>,
         place: (Stage, DpRank),
         clocks: Clocks,
+        counter: Arc<CounterReader>,
         joined_in: Option<Arc<Swap>>,
     ) -> Self {
         let rules = session.grant.load().rules;
-        session.progress.measured.store(Arc::new(Measured::begin(clocks.energy_j())));
+        let measured = Measured::begin(counter.energy_j(), counter.verdict());
+        session.progress.measured.store(Arc::new(measured));
         Self {
             session,
             job,
+            counter,
             rules,
             following: Following::new(place, joined_in),
             setting: Setting::new(clocks, rules.changes_per_second),

@@ -120,7 +120,7 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
     match request {
         Request::Gpus => list_gpus(node, permit, &[]).map(Response::Gpus),
         Request::Status => Ok(Response::Status(Box::new(status::status(node, permit)))),
-        Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit))),
+        Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, &node.meters, permit))),
         Request::PlanLoad { job, label, table } => {
             plans::load(node, permit, &job, (label, table), true)
         }

@@ -85,6 +85,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
         throttle_reasons: reading.held_back.map_or(0, |reasons| reasons.bits()),
         temperature_c: reading.temperature_c,
         minor: gpu.minor,
+        meter: node.meters.remark(&gpu.uuid),
         problem: stuck
             .or(failed)
             .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))
@@ -174,12 +175,13 @@ mod tests {
     use super::*;
     use crate::job::{Plans, Swap};
     use crate::lease::Measured;
+    use crate::measure::Verdict;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// A session that measured one step under each of these swaps.
     fn measured(swaps: &[u64], step_j: f64) -> Measured {
-        let mut measured = Measured::begin(Some(0.0));
+        let mut measured = Measured::begin(Some(0.0), Verdict::default());
         for (swap, step) in swaps.iter().flat_map(|swap| (0..3).map(move |step| (*swap, step))) {
             measured.step_begins(swap, 1, step * SECOND, Some(step_j * step as f64));
         }

@@ -3,17 +3,19 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pfo_policy::Permit;
-use pfo_protocol::{JobView, MeasuredBy, RankView};
+use pfo_protocol::{JobView, MeasuredBy, MeterStatus, RankView};
 
 use crate::job::{Job, Jobs, Measurer, Member};
+use crate::measure::Meters;
 
 /// Every job that the permit lets its caller see.
-pub(super) fn jobs(jobs: &Jobs, permit: &Permit) -> Vec<JobView> {
-    jobs.seen_by(permit).iter().map(|job| view(job)).collect()
+pub(super) fn jobs(jobs: &Jobs, meters: &Meters, permit: &Permit) -> Vec<JobView> {
+    jobs.seen_by(permit).iter().map(|job| view(job, meters)).collect()
 }
 
-fn view(job: &Job) -> JobView {
+fn view(job: &Job, meters: &Meters) -> JobView {
     let members = job.members();
+    let rank = |member: &Member| rank(member, meters.remark(&member.gpu.uuid));
     JobView {
         job: job.key.name.clone(),
         uid: job.key.uid,
@@ -25,7 +27,7 @@ fn view(job: &Job) -> JobView {
     }
 }
 
-fn rank(member: &Member) -> RankView {
+fn rank(member: &Member, meter: Option<MeterStatus>) -> RankView {
     let progress = &member.session.progress;
     let swap = progress.swap.load(Relaxed);
     let measured = progress.measured.load();
@@ -41,11 +43,13 @@ fn rank(member: &Member) -> RankView {
         gpu_uuid: member.gpu.uuid.clone(),
         gpu_model: member.gpu.model.clone(),
         sm_clocks: member.gpu.sm_clocks.iter().filter(is_allowed).copied().collect(),
-        counts_energy: measured.energy_j.is_some(),
+        // The rank's own thread learns of a doubt at its next step.
+        counts_energy: measured.counts && meter.as_ref().is_none_or(|meter| !meter.withheld),
         num_microbatches: member.hello.num_microbatches.or_else(seen),
         swap,
         step: progress.step(),
         window: window.map(|(_, window)| window),
+        meter,
     }
 }
 
@@ -58,38 +62,39 @@ mod tests {
     use super::*;
     use crate::job::example_member;
     use crate::lease::{Measured, example_grant};
+    use crate::measure::Verdict;
 
     #[test]
     fn the_microbatches_that_a_rank_did_not_say_are_those_that_were_seen() {
         let mut member = example_member(0, 0);
-        assert_eq!(rank(&member).num_microbatches, None);
+        assert_eq!(rank(&member, None).num_microbatches, None);
         let ran = |microbatch| {
             let units = [0, microbatch].map(|number| Unit::new(Instruction::Forward, number));
             Some(Arc::new(units.to_vec()))
         };
         member.session.progress.ran.store(ran(11));
-        assert_eq!(rank(&member).num_microbatches, Some(12));
+        assert_eq!(rank(&member, None).num_microbatches, Some(12));
         member.session.progress.ran.store(ran(u32::MAX));
-        assert_eq!(rank(&member).num_microbatches, None, "no step has this many");
+        assert_eq!(rank(&member, None).num_microbatches, None, "no step has this many");
         member.hello.num_microbatches = Some(8);
-        assert_eq!(rank(&member).num_microbatches, Some(8));
+        assert_eq!(rank(&member, None).num_microbatches, Some(8));
     }
 
     #[test]
     fn a_view_has_the_clocks_that_the_rank_may_have_and_the_window_of_its_swap() {
         let member = example_member(0, 0);
         member.session.grant.store(Arc::new(example_grant("max_mhz = 1000")));
-        let mut measured = Measured::begin(Some(0.0));
+        let mut measured = Measured::begin(Some(0.0), Verdict::default());
         for (swap, at_s) in [(1, 0), (1, 1), (1, 2), (2, 3)] {
             measured.step_begins(swap, 1, at_s * 1_000_000_000, Some(at_s as f64));
         }
         member.session.progress.measured.store(Arc::new(measured));
         member.session.progress.swap.store(1, Relaxed);
-        let view = rank(&member);
+        let view = rank(&member, None);
         assert_eq!(view.sm_clocks, [Mhz(210), Mhz(900)]);
         assert!(view.counts_energy);
         assert_eq!(view.window.map(|window| (window.steps, window.time_s)), Some((1, 1.0)));
         member.session.progress.swap.store(2, Relaxed);
-        assert_eq!(rank(&member).window, None, "its only step settles");
+        assert_eq!(rank(&member, None).window, None, "its only step settles");
     }
 }

@@ -29,6 +29,7 @@ impl Opening {
         let published = Arc::clone(&session.progress.published);
         let mut clocks =
             Clocks::new(gpu_of_clocks, ledger, entry, published).map_err(|e| unavailable(&e))?;
+        let counter = node.meters.watch(session, gpu)?;
         let key = JobKey { uid: session.holder.uid, name: hello.job.clone() };
         let job = node.jobs.find_or_create(key, hello.position.pp_degree);
         let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(&gpu.facts));
@@ -41,7 +42,7 @@ impl Opening {
             self.session().progress.problem.store(Some(Arc::new(error.to_string())));
         }
         let session = Arc::clone(self.session());
-        let rank = Rank::new(session, Arc::clone(&job), place, clocks, joined);
+        let rank = Rank::new(session, Arc::clone(&job), place, clocks, counter, joined);
         let rank = match self.origin {
             Origin::Hello(_) => {
                 self.welcome();

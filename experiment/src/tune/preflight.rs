@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pfo_protocol::{AgentRequest, AgentResponse, JobSelector, JobStatus, RankStatus, Stage};
+use pfo_protocol::{
+    AgentRequest, AgentResponse, GpuStatus, JobSelector, JobStatus, RankStatus, Stage,
+};
 
 use crate::bench::Bench;
 use crate::error::TuneError;
@@ -22,12 +24,7 @@ pub async fn preflight<B: Bench>(bench: &mut B, job: JobSelector) -> Result<(), 
     if !spans_nodes && !missing.is_empty() && !job.ranks.is_empty() {
         return Err(TuneError::elsewhere(&job.job, &missing, job.pp_degree));
     }
-    let without = without_counter(job);
-    if !without.is_empty() {
-        let (job, gpus) = (job.job.clone(), without.join(", "));
-        return Err(TuneError::NoEnergyCounter { job, gpus });
-    }
-    Ok(())
+    measures_energy(job, &status.gpus)
 }
 
 fn missing_stages(job: &JobStatus) -> Vec<Stage> {
@@ -36,14 +33,29 @@ fn missing_stages(job: &JobStatus) -> Vec<Stage> {
     all.filter(|stage| !here.contains(stage)).collect()
 }
 
-fn without_counter(job: &JobStatus) -> Vec<String> {
-    // Before its first step a rank may not have read its counter.
-    let lacks_energy = |rank: &&RankStatus| rank.step.is_some() && rank.energy_j.is_none();
-    let ranks = job.ranks.iter().filter(lacks_energy);
-    ranks.map(|rank| format!("{} of rank {}", rank.gpu_uuid, rank.rank)).collect()
+fn measures_energy(job: &JobStatus, gpus: &[GpuStatus]) -> Result<(), TuneError> {
+    let of_rank = |rank: &RankStatus| {
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid)?;
+        let meter = gpu.meter.as_ref().filter(|meter| meter.withheld)?;
+        Some(format!("{} of rank {} ({})", gpu.uuid, rank.rank, meter.reason))
+    };
+    let without: Vec<_> = job.ranks.iter().filter_map(of_rank).collect();
+    if without.is_empty() {
+        return Ok(());
+    }
+    Err(TuneError::NoEnergyCounter { job: job.job.clone(), gpus: without.join(", ") })
 }
 
 impl<B: Bench> Subject<'_, B> {
+    /// Checks that no energy counter of the job's GPUs on this node is in doubt.
+    ///
+    /// # Errors
+    /// The GPUs whose counters are, and why.
+    pub(crate) async fn check_meters(&mut self) -> Result<(), TuneError> {
+        let status = self.status().await?;
+        self.in_status(&status).map_or(Ok(()), |job| measures_energy(job, &status.gpus))
+    }
+
     /// Whether the agents of several nodes measure the job together.
     pub(crate) async fn spans_nodes(&mut self) -> Result<bool, TuneError> {
         let status = match self.agent(AgentRequest::Status).await? {

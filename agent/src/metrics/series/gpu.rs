@@ -102,6 +102,13 @@ fn gpu<'a>() -> Subject<&'a GpuStatus> {
                 |gpu| flag(gpu.problem.is_some()),
             ),
             gauge(
+                "pfo_gpu_meter_doubted",
+                None,
+                "1 if the energy counter of the GPU is not believed, and there are no figures of its \
+                 energy, else 0.",
+                |gpu| flag(gpu.meter.as_ref().is_some_and(|meter| meter.withheld)),
+            ),
+            gauge(
                 "pfo_gpu_power_watts",
                 Some("watts"),
                 "The power that the driver reports.",

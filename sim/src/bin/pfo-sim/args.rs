@@ -192,7 +192,8 @@ pub(crate) struct FaultArgs {
     #[arg(long, value_name = "NAME", requires = "kind", required_unless_present = "clear")]
     pub(crate) function: Option<FunctionName>,
     /// hang (until cleared), crash, ignored (a setter that does nothing), garbled (a name that is not
-    /// UTF-8), latency:MS, or an error: no-permission, not-supported, gpu-is-lost, unknown, timeout, …
+    /// UTF-8), latency:MS, an energy that is wrong (scaled:PERCENT of the true one, rate:PERCENT from now
+    /// on, wraps:BITS), or an error: no-permission, not-supported, gpu-is-lost, unknown, timeout, …
     #[arg(long, value_name = "KIND", requires = "function")]
     pub(crate) kind: Option<FaultKind>,
     /// Only on this GPU

@@ -96,6 +96,8 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
             share_frontiers(Arc::clone(stragglers), Arc::clone(steering), Arc::clone(&fleet));
         tasks.spawn(shared);
         tasks.spawn(share_sweeps(Arc::clone(&services.sweeps), Arc::clone(&fleet)));
+        let (told, ledger) = (Arc::clone(&fleet), Arc::clone(&services.ledger));
+        tasks.spawn(async move { told.tell_saved(ledger).await });
         tasks.spawn(async move { fleet.run().await });
     }
     tasks.spawn(metrics::serve(Arc::clone(&services), metrics_socket));

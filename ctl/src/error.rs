@@ -19,6 +19,7 @@ use crate::own_job::OwnJobError;
 use crate::p2p::P2pError;
 use crate::profile::ProfileError;
 use crate::signals::SignalError;
+use crate::since::PeriodError;
 use crate::top::TopError;
 use crate::trial::TrialError;
 use crate::tune::TuneError;
@@ -40,6 +41,7 @@ pub(crate) enum Error {
     Top(#[from] TopError),
     Tune(#[from] TuneError),
     Signals(#[from] SignalError),
+    Period(#[from] PeriodError),
     Generate(#[from] GenerateError),
     Outcome(#[from] BadOutcome),
     Output(#[from] OutputError),
@@ -74,6 +76,7 @@ impl Error {
             Self::Top(error) => error,
             Self::Tune(error) => error,
             Self::Signals(error) => error,
+            Self::Period(error) => error,
             Self::Generate(error) => error,
             Self::Outcome(error) => error,
             Self::Output(error) => error,

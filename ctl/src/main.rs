@@ -40,7 +40,6 @@ mod progress;
 mod reload;
 mod report;
 mod savings;
-mod savings_csv;
 mod selftest;
 mod signals;
 mod since;

@@ -36,7 +36,7 @@ pub use agent::recorded::{LeftOut, RecordedRank, RecordedTrial, TrialRow, WaitPo
 pub use agent::request::{AgentRequest, AgentResponse};
 pub use agent::sample::{Doubt, InstructionSample, SamplePage};
 pub use agent::savings::{
-    SavedEnergy, Savings, SavingsBy, SavingsQuery, SavingsReport, SavingsRow, Tariff,
+    SavedEnergy, Savings, SavingsBy, SavingsNode, SavingsQuery, SavingsReport, SavingsRow, Tariff,
 };
 pub use agent::status::{
     AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus, GuardStatus,

@@ -142,7 +142,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         P2pSource P2pTarget PlanFile PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
         ProfileSelector RanUnit RankOrder RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage SavedEnergy Savings SavingsBy
-        SavingsQuery SavingsReport SavingsRow SettleTime ShareMore SignedBudgets SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
+        SavingsNode SavingsQuery SavingsReport SavingsRow SettleTime ShareMore SignedBudgets SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
         SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank Tariff ThrottledNs TrialLength
         TrialRank TrialResult TrialRow TrialRun TrialStep TuneEnd TuneOrder TuneReport TuneState TuneStatus Unit Unsupported User WaitPower WatchedJob Welcome
         Window

@@ -266,6 +266,10 @@ impl Store for Memory {
         Ok(())
     }
 
+    async fn own(&self, topic: Topic) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(lock(&self.common.said).get(&(topic, self.me.clone())).cloned())
+    }
+
     async fn said(&self, topic: Topic) -> Result<BTreeMap<Node, Vec<u8>>, StoreError> {
         let said = lock(&self.common.said);
         let of_topic = said.iter().filter(|((of, _), _)| *of == topic);

@@ -23,13 +23,15 @@ pub enum Agreed {
     Blueprint,
 }
 
-/// What each node says of itself for the power budgets of the fleet.
+/// What each node says of itself to the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
     /// What it draws.
     Draw,
     /// What its jobs can run.
     Curves,
+    /// What it saved.
+    Savings,
 }
 
 /// The largest record of the fleet, in bytes: below what etcd takes at once. What a node says is no larger
@@ -220,6 +222,10 @@ pub trait Store: Send + Sync + 'static {
     /// Says something of this node in place of what it said before. It stays when the node is gone.
     fn say(&self, topic: Topic, said: &[u8])
     -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What this node said last; none if it never did.
+    fn own(&self, topic: Topic)
+    -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
     /// What each node says.
     fn said(

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use pfo_tests::metrics_node::{MetricsNode, ask, samples};
-use pfo_tests::{Node, STAGES, Setup, programs};
+use pfo_tests::{Identity, Node, STAGES, Setup, programs};
 
 const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0\r\n";
 
@@ -17,6 +17,64 @@ const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0\r\
 fn energies_j(served: &MetricsNode) -> BTreeMap<String, f64> {
     let name = "pfo_job_energy_joules_total";
     samples(&served.page()).into_iter().filter(|(series, _)| series.starts_with(name)).collect()
+}
+
+/// What was saved so far, as sums.
+fn sums(served: &MetricsNode) -> BTreeMap<String, f64> {
+    const NAMES: [&str; 6] = [
+        "pfo_compared_joules_total",
+        "pfo_saved_joules_total",
+        "pfo_lost_joules_total",
+        "pfo_saved_variance_total",
+        "pfo_slower_seconds_total",
+        "pfo_faster_seconds_total",
+    ];
+    let is_sum = |series: &str| NAMES.iter().any(|name| series.starts_with(name));
+    samples(&served.page()).into_iter().filter(|(series, _)| is_sum(series)).collect()
+}
+
+#[test]
+fn what_was_saved_is_in_sums_that_outlive_the_job_and_every_daemon() {
+    // Comparisons may follow one another as they like.
+    let agent_rules = "[guard]\ndefault_steps_permille = 1000\n";
+    let mut served = MetricsNode::start_with(&Setup { agent_rules, ..Setup::default() });
+    let training = served.train();
+    let guard = |limit: &str| {
+        let guard = ["plan", "guard", MetricsNode::JOB, limit];
+        let _ = served.node.pfoctl(&Identity::own(), &guard).printed();
+    };
+    served.node.until("the sums begin at 0", || {
+        let sums = sums(&served);
+        let begun = sums.len() == 6 && sums.values().all(|sum| *sum == 0.0);
+        if begun { Ok(()) } else { Err(format!("{sums:?}")) }
+    });
+    guard("300%");
+    served.node.until("the plan was compared twice", || {
+        let savings = served.node.pfoctl(&Identity::own(), &["savings", "--json"]).json();
+        let comparisons = savings["total"]["comparisons"].as_u64();
+        if comparisons >= Some(2) { Ok(()) } else { Err(savings.to_string()) }
+    });
+    guard("--off");
+    training.stop();
+    let uid = served.node.pfoctl(&Identity::own(), &["savings", "--by", "user", "--json"]).json();
+    let uid = uid["rows"][0]["uid"].clone();
+    let compared = format!("pfo_compared_joules_total{{uid=\"{uid}\",partition=\"\"}}");
+    served.node.until("all that was measured is booked", || {
+        let savings = served.node.pfoctl(&Identity::own(), &["savings", "--json"]).json();
+        let measured_j = savings["total"]["compared_j"].as_f64().unwrap();
+        let booked_j = sums(&served).get(&compared).copied().unwrap_or_default();
+        let is_all = booked_j > 0.0 && (booked_j / measured_j - 1.0).abs() < 1e-9;
+        if is_all { Ok(()) } else { Err(format!("{booked_j} of {measured_j} J")) }
+    });
+    let before = sums(&served);
+    for end in [Node::kill_agent, Node::stop_agent] {
+        end(&mut served.node);
+        served.start_agent();
+        served.node.until_is("the sums", &before, || sums(&served));
+    }
+    served.node.kill_daemon();
+    served.node.start_daemon();
+    served.node.until_is("the sums", &before, || sums(&served));
 }
 
 #[test]

@@ -111,7 +111,8 @@ fn panels_of_board() -> Vec<(String, Vec<String>)> {
     let board: Value = serde_json::from_str(BOARD).unwrap();
     let query = |target: &Value| {
         let query = target["expr"].as_str().unwrap();
-        query.replace("$instance", ".*").replace("$pfo_job", ".*").replace("$__rate_interval", "1m")
+        let query = query.replace("$instance", ".*").replace("$pfo_job", ".*");
+        query.replace("$__rate_interval", "1m").replace("$__range", "1m")
     };
     let queries = |panel: &Value| panel["targets"].as_array().unwrap().iter().map(query).collect();
     let panels = board["panels"].as_array().unwrap().iter();
@@ -234,7 +235,8 @@ fn every_panel_of_the_board_has_data_of_a_job_that_saves() {
         return;
     }
     // Comparisons may follow one another as they like.
-    let agent_rules = "[guard]\ndefault_steps_permille = 1000\n";
+    let agent_rules = "[guard]\ndefault_steps_permille = 1000\n\
+                       [ledger]\nprice_per_kwh = 0.3\ncurrency = \"EUR\"\n";
     let served = MetricsNode::start_with(&Setup { agent_rules, ..Setup::default() });
     let training = served.train();
     let guard = ["plan", "guard", MetricsNode::JOB, "300%"];

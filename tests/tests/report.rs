@@ -117,6 +117,7 @@ fn the_page_of_a_job_that_has_ended_shows_what_the_ledger_has_of_it() {
         node.find_watched(JOB).is_none()
             && node.find_job(JOB).is_none_or(|job| job.ranks.is_empty())
     });
+    month_seen(&node);
     // For a quarter of an hour pfod remembers it, too; the ledger does over boots.
     let (page, text) = report(&node, &[]);
     for words in ["default clocks", "95 % interval", "Has ended", "It ran plan"] {
@@ -131,6 +132,26 @@ fn the_page_of_a_job_that_has_ended_shows_what_the_ledger_has_of_it() {
         assert!(text.contains(words), "{words}: {text}");
     }
     seen(&node, &page, "ended");
+}
+
+/// The page of what a node saved is one that a browser shows, wide and narrow.
+fn month_seen(node: &Node) {
+    let page = node.directory().join("month.html").display().to_string();
+    let arguments = ["savings", "--since", "1d", "--report", &page];
+    let _ = node.pfoctl(&Identity::own(), &arguments).printed();
+    let text = std::fs::read_to_string(&page).unwrap();
+    for words in ["Saved on ", "By whom", "By model of GPUs", "What limited it", JOB, "<svg "] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    keep(Path::new(&page));
+    if !has_chromium() {
+        return;
+    }
+    for (name, width) in [("month", 1200), ("month-narrow", 400)] {
+        let (said, bytes) = opened(node, &page, name, width, false);
+        assert!(bytes > 10_000 && !said.contains("CONSOLE"), "{name}: {said}");
+        keep(&node.directory().join(name).with_extension("png"));
+    }
 }
 
 /// Opens a page if there is a browser: there is a picture, and nothing that the browser complains about.

@@ -70,6 +70,19 @@ fn the_figures_of_a_job_are_the_same_after_every_restart_of_the_agent() {
     assert!(text.contains(JOB) && text.contains("Used"), "{text}");
     let csv = node.pfoctl(&Identity::trainer(), &["savings", "--csv"]).printed();
     assert!(csv.starts_with("day,uid,job,plan,steps,") && csv.lines().count() == 2, "{csv}");
+    let all = |bounds: &[&str]| -> SavingsReport {
+        let arguments = [&["savings", "--json"], bounds].concat();
+        serde_json::from_str(&node.pfoctl(&Identity::trainer(), &arguments).printed()).unwrap()
+    };
+    let now = all(&["--since", "1d"]);
+    assert_eq!((now.total, now.until_unix_s), (last.total, None));
+    let (since, before) = (now.since_unix_s.unwrap(), all(&["--until", "1d"]));
+    assert_eq!((before.rows.len(), before.total.steps), (0, 0));
+    assert!(before.until_unix_s.unwrap().abs_diff(since) < 60, "{before:?} {since}");
+    let future = node.pfoctl(&Identity::trainer(), &["savings", "--month", "9000-01"]);
+    assert_eq!(future.code, Some(2), "{future:?}");
+    let no_fleet = node.pfoctl(&Identity::trainer(), &["savings", "--fleet"]);
+    assert_eq!(no_fleet.code, Some(4), "{no_fleet:?}");
     let foreign = node.pfoctl(&Identity::trainer(), &["savings", "--user", "4000000001"]);
     assert_eq!(foreign.code, Some(4), "{foreign:?}");
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use pfo_protocol::{
     BudgetChange, BudgetDraft, BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, FleetBudgets,
-    FleetOrder, GpuUuid, JobName, PartitionName, Refusal, RefusalCode, SignedBudgets, Uid,
+    FleetOrder, GpuUuid, JobName, JobView, PartitionName, Refusal, RefusalCode, SignedBudgets, Uid,
 };
 use pfo_service::{blocking, lock, unix_s};
 use tokio::sync::Notify;
@@ -83,6 +83,11 @@ impl Budgets {
             bound: Mutex::default(),
             changed: Notify::new(),
         })
+    }
+
+    /// The partition of the scheduler that a job is in, if the scheduler said one.
+    pub(crate) fn partition_of(&self, job: &JobView) -> Option<String> {
+        lock(&self.partitions).of_job(job).map(ToString::to_string)
     }
 
     /// Continues with the budgets of an earlier agent. Reads files.

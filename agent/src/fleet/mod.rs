@@ -13,6 +13,7 @@ mod noted;
 mod own_profile;
 mod part;
 mod parts;
+mod saved;
 mod slices;
 mod slow;
 mod stands;

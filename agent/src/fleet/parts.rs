@@ -137,7 +137,7 @@ impl Fleet {
     }
 
     /// The store, as soon as the credentials for it can be read.
-    async fn store(&self) -> Arc<Etcd> {
+    pub(super) async fn store(&self) -> Arc<Etcd> {
         let open = async || loop {
             let opened = Etcd::open(&self.settings).await;
             // With the certificate of another node, this one would speak for that.

@@ -228,6 +228,11 @@ impl Services {
 
     async fn savings(&self, permit: &Permit, query: SavingsQuery) -> Served {
         let (ledger, only_of) = (Arc::clone(&self.ledger), permit.only_of());
+        if query.fleet_month.is_some() {
+            let told = self.fleet()?.all_saved(&ledger).await?;
+            let merged = move || ledger.savings_of_fleet(&told, &query, only_of);
+            return away(move || Ok(AgentResponse::Savings(Box::new(merged()?)))).await;
+        }
         away(move || Ok(AgentResponse::Savings(Box::new(ledger.savings(&query, only_of))))).await
     }
 

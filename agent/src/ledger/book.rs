@@ -3,6 +3,8 @@
 //! A file that cannot be read is kept aside, and one that cannot be written is tried again: rows wait
 //! meanwhile. Joules are counted only once it is known how far the file counts them.
 
+mod fleet;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -14,14 +16,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pfo_protocol::{
     GpuStatus, JobView, Pid, PlanStatus, SavedEnergy, SavingsBy, SavingsQuery, SavingsReport,
-    SavingsRow, Uid,
+    SavingsRow, Tariff, Uid,
 };
 use pfo_service::{boot_id, lock, unix_s};
 
 use crate::job::JobKey;
+use crate::ledger::booked::{Account, Booked};
 use crate::ledger::comparison::Compared;
 use crate::ledger::config::LedgerConfig;
-use crate::ledger::query::{self, Known, Measured};
+use crate::ledger::query::{self, Known, Measured, Span};
 use crate::ledger::store::{Store, StoreError};
 use crate::ledger::tariff::tariff;
 use crate::ledger::windows::{Entry, Windows, Work};
@@ -52,6 +55,8 @@ pub(crate) struct Ledger {
     file: Mutex<File>,
     entries: AtomicU64,
     lately: Mutex<(Option<Instant>, BTreeMap<JobKey, SavedEnergy>)>,
+    /// What is booked in the file; none before that was read.
+    accounts: Mutex<Option<Vec<Account>>>,
 }
 
 /// What is in memory.
@@ -86,6 +91,7 @@ impl Ledger {
             file: Mutex::default(),
             entries: AtomicU64::default(),
             lately: Mutex::default(),
+            accounts: Mutex::default(),
         }
     }
 
@@ -120,6 +126,15 @@ impl Ledger {
     /// Takes a look at the GPUs of all jobs.
     pub(crate) fn see_gpus(&self, jobs: &[JobView], gpus: &[GpuStatus]) {
         lock(&self.seen).windows.see_gpus(jobs, gpus, unix_s(SystemTime::now()));
+    }
+
+    /// Takes in which partition of the scheduler jobs are.
+    pub(crate) fn see_partitions(
+        &self,
+        jobs: &[JobView],
+        partition_of: impl Fn(&JobView) -> Option<String>,
+    ) {
+        lock(&self.seen).windows.see_partitions(jobs, partition_of);
     }
 
     /// Takes what a job gave up for a power budget since the last time.
@@ -194,7 +209,29 @@ impl Ledger {
             tariff_problem,
             ledger_problem,
             entries: self.entries(),
+            since_unix_s: query.since_unix_s,
+            until_unix_s: query.until_unix_s,
+            nodes: Vec::new(),
         }
+    }
+
+    /// What energy costs now. Not to be called on a thread of the runtime.
+    pub(crate) fn tariff(&self) -> Tariff {
+        tariff(&self.config()).0
+    }
+
+    /// What was saved so far, in sums that only rise. Those of a job that has just begun to run a plan are
+    /// 0: whoever adds up what a sum has risen by has to see it before it does.
+    pub(crate) fn accounts(&self) -> Vec<Account> {
+        let Some(mut accounts) = lock(&self.accounts).clone() else { return Vec::new() };
+        let seen = lock(&self.seen);
+        for entry in seen.windows.collecting().chain(&seen.entries) {
+            let (uid, partition) = (entry.work.uid, entry.partition.clone());
+            if !accounts.iter().any(|of| (of.uid, &of.partition) == (uid, &partition)) {
+                accounts.push(Account { uid, partition, booked: Booked::default() });
+            }
+        }
+        accounts
     }
 
     /// What each job has saved as of a minute ago at most. Not to be called on a thread of the runtime.
@@ -207,7 +244,7 @@ impl Ledger {
         lately.0 = Some(Instant::now());
         drop(lately);
         let by = SavingsBy::Job;
-        let all = SavingsQuery { job: None, uid: None, since_unix_s: None, by };
+        let all = SavingsQuery { by, ..SavingsQuery::default() };
         let rows = query::rows(&self.known(&all, None).0, by).into_iter();
         let of_row = |row: SavingsRow| {
             let key = JobKey { uid: row.uid?, name: row.job? };
@@ -222,6 +259,8 @@ impl Ledger {
     fn known(&self, query: &SavingsQuery, uid: Option<Uid>) -> (Vec<Known>, Option<String>) {
         let job = query.job.as_ref().map(ToString::to_string);
         let since_unix_s = query.since_unix_s.unwrap_or_default().min(LATEST_UNIX_S);
+        let until_unix_s = query.until_unix_s.unwrap_or(u64::MAX);
+        let span = Span { since_unix_s, until_unix_s };
         let mut file = lock(&self.file);
         let mut problem = file.problem.clone();
         let mut known = BTreeMap::new();
@@ -249,14 +288,14 @@ impl Ledger {
             }
         }
         let waiting = seen.entries.iter().chain(seen.windows.collecting());
-        let is_recent = |entry: &&Entry| entry.until_unix_s >= since_unix_s;
-        for entry in waiting.filter(is_recent).filter(|entry| is_asked(&entry.work)) {
+        for entry in waiting.filter(|entry| is_asked(&entry.work)) {
             let of_work = known.entry(entry.work.clone()).or_insert_with_key(Known::of);
             of_work.windows.push(Measured::of(entry));
         }
         drop(seen);
-        let known = known.into_values().filter(|known| !known.windows.is_empty());
-        let mut known: Vec<_> = known.collect();
+        let mut known: Vec<_> = known.into_values().collect();
+        known.iter_mut().for_each(|of| of.windows.retain(|measured| measured.is_in(span)));
+        known.retain(|known| !known.windows.is_empty());
         known.iter_mut().for_each(|known| known.comparisons.sort_by_key(|one| one.at_unix_s));
         (known, problem)
     }
@@ -314,6 +353,7 @@ impl Ledger {
         let most_bytes = u64::from(most_mib.get()).saturating_mul(MIB);
         store.bound(unix_s(SystemTime::now()).saturating_sub(kept_s), most_bytes)?;
         self.entries.store(store.entries()?, Relaxed);
+        *lock(&self.accounts) = Some(store.accounts()?);
         Ok(())
     }
 

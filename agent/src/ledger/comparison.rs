@@ -23,8 +23,12 @@ impl Turn {
         (turn.steps > 0 && is_measured && turn.time_s.is_finite()).then_some(turn)
     }
 
-    fn step_j(&self) -> f64 {
+    pub(super) fn step_j(&self) -> f64 {
         self.energy_j / self.steps.max(1) as f64
+    }
+
+    fn step_s(&self) -> f64 {
+        self.time_s / self.steps.max(1) as f64
     }
 }
 
@@ -57,7 +61,13 @@ impl Compared {
         self.default.step_j() / self.plan.step_j() - 1.0
     }
 
-    /// What that scatters by, as a multiple of the variance of a step.
+    /// What share of the plan's time default clocks take less; below 0 if they take more.
+    pub(super) fn slowdown(&self) -> f64 {
+        let slowdown = 1.0 - self.default.step_s() / self.plan.step_s();
+        if slowdown.is_finite() { slowdown } else { 0.0 }
+    }
+
+    /// What the saving scatters by, as a multiple of the variance of a step.
     pub(super) fn spread(&self) -> f64 {
         1.0 / self.default.steps.max(1) as f64 + 1.0 / self.plan.steps.max(1) as f64
     }

@@ -3,10 +3,14 @@
 //! cannot keep it does everything else.
 
 mod book;
+mod booked;
 mod comparison;
 mod config;
 #[cfg(test)]
 mod example;
+mod months;
+#[cfg(test)]
+mod quarter;
 mod query;
 mod saving;
 mod store;
@@ -16,5 +20,9 @@ mod weeks;
 mod windows;
 
 pub(crate) use book::Ledger;
+pub(crate) use booked::Account;
+#[cfg(test)]
+pub(crate) use booked::Booked;
 pub(crate) use comparison::{Compared, Pairing, Turn};
 pub(crate) use config::LedgerConfig;
+pub(crate) use months::Told;

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use pfo_protocol::{SavedEnergy, Savings, SavingsBy, SavingsRow, Uid};
+use pfo_protocol::{Savings, SavingsBy, SavingsRow, Uid};
 
 use crate::ledger::comparison::Compared;
-use crate::ledger::saving::{Estimate, Interval, Used};
+use crate::ledger::saving::{Estimate, Interval, Rates, Used};
 use crate::ledger::windows::{Entry, Heat, Work};
 
 const DAY_S: u64 = 86_400;
 
 /// Rows of an answer, which has to fit into a frame.
-const MOST_ROWS: usize = 10_000;
+pub(super) const MOST_ROWS: usize = 10_000;
 
 /// A plan of a job on its GPUs, with what the ledger has of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ impl Known {
 }
 
 /// What one entry measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Measured {
     pub(super) from_unix_s: u64,
     pub(super) until_unix_s: u64,
@@ -40,72 +40,119 @@ pub(super) struct Measured {
     pub(super) heat: Heat,
     pub(super) given_j: f64,
     pub(super) lost_s: f64,
+    pub(super) partition: Option<String>,
+    pub(super) model: Option<String>,
+}
+
+/// From when to when is asked for: the end is not in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) since_unix_s: u64,
+    pub(super) until_unix_s: u64,
 }
 
 impl Measured {
     pub(super) fn of(entry: &Entry) -> Self {
         let Entry { from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = *entry;
         let Entry { heat, given_j, lost_s, .. } = *entry;
-        Self { from_unix_s, until_unix_s, steps, time_s, energy_j, heat, given_j, lost_s }
+        let (partition, model) = (entry.partition.clone(), entry.model.clone());
+        Self {
+            from_unix_s,
+            until_unix_s,
+            steps,
+            time_s,
+            energy_j,
+            heat,
+            given_j,
+            lost_s,
+            partition,
+            model,
+        }
     }
 
-    fn at_unix_s(&self) -> u64 {
+    /// The middle of it, which decides to what day or month all of it belongs: what is in one month is in
+    /// no other.
+    pub(super) fn at_unix_s(&self) -> u64 {
         self.from_unix_s.midpoint(self.until_unix_s)
+    }
+
+    pub(super) fn is_in(&self, Span { since_unix_s, until_unix_s }: Span) -> bool {
+        (since_unix_s..until_unix_s).contains(&self.at_unix_s())
+    }
+
+    /// The energy, if it was measured.
+    pub(super) fn used_j(&self) -> Option<f64> {
+        self.energy_j.filter(|energy_j| energy_j.is_finite() && *energy_j >= 0.0)
     }
 }
 
 /// The subject of a row.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Of {
     day_unix_s: Option<u64>,
     uid: Option<Uid>,
     job: Option<String>,
     plan: Option<String>,
+    partition: Option<String>,
+    model: Option<String>,
 }
 
 impl Of {
     fn part(by: SavingsBy, work: &Work, measured: &Measured) -> Self {
         let at = measured.at_unix_s();
         let (uid, job) = (Some(work.uid), Some(work.job.clone()));
-        let nothing = Self { day_unix_s: None, uid: None, job: None, plan: None };
+        let (partition, model) = (measured.partition.clone(), measured.model.clone());
+        let day_unix_s = Some(at.saturating_sub(at % DAY_S));
         match by {
-            SavingsBy::Job => Self { uid, job, ..nothing },
-            SavingsBy::User => Self { uid, ..nothing },
-            SavingsBy::Plan => Self { uid, job, plan: Some(work.plan.clone()), ..nothing },
-            SavingsBy::Day => Self { day_unix_s: Some(at.saturating_sub(at % DAY_S)), ..nothing },
+            SavingsBy::Job => Self { uid, job, ..Self::default() },
+            SavingsBy::User => Self { uid, ..Self::default() },
+            SavingsBy::Plan => Self { uid, job, plan: Some(work.plan.clone()), ..Self::default() },
+            SavingsBy::Day => Self { day_unix_s, ..Self::default() },
+            SavingsBy::Partition => Self { partition, ..Self::default() },
+            SavingsBy::Model => Self { model, ..Self::default() },
         }
     }
 }
 
 /// Every row.
 pub(super) fn rows(known: &[Known], by: SavingsBy) -> Vec<SavingsRow> {
-    let mut parts: BTreeMap<Of, BTreeMap<usize, Vec<Measured>>> = BTreeMap::new();
+    let mut parts: BTreeMap<Of, BTreeMap<usize, Vec<&Measured>>> = BTreeMap::new();
     for (index, Known { work, windows, .. }) in known.iter().enumerate() {
         for measured in windows {
             let of_row = parts.entry(Of::part(by, work, measured)).or_default();
-            of_row.entry(index).or_default().push(*measured);
+            of_row.entry(index).or_default().push(measured);
         }
     }
-    let row = |(of, parts): (Of, BTreeMap<usize, Vec<Measured>>)| {
+    let row = |(of, parts): (Of, BTreeMap<usize, Vec<&Measured>>)| {
         let parts =
             parts.iter().map(|(index, windows)| (&known[*index].comparisons[..], &windows[..]));
-        let Of { day_unix_s, uid, job, plan } = of;
+        let Of { day_unix_s, uid, job, plan, partition, model } = of;
         let job = job.and_then(|job| job.parse().ok());
-        SavingsRow { uid, job, plan, day_unix_s, savings: savings(parts) }
+        SavingsRow { uid, job, plan, day_unix_s, savings: savings(parts), partition, model }
     };
     parts.into_iter().take(MOST_ROWS).map(row).collect()
 }
 
 /// All of it.
 pub(super) fn total(known: &[Known]) -> Savings {
-    savings(known.iter().map(|known| (&known.comparisons[..], &known.windows[..])))
+    let windows: Vec<Vec<_>> = known.iter().map(|known| known.windows.iter().collect()).collect();
+    savings(known.iter().zip(&windows).map(|(of, windows)| (&of.comparisons[..], &windows[..])))
 }
 
-fn savings<'a>(parts: impl Iterator<Item = (&'a [Compared], &'a [Measured])>) -> Savings {
+fn savings<'a>(parts: impl Iterator<Item = (&'a [Compared], &'a [&'a Measured])>) -> Savings {
+    let (mut savings, estimates) = savings_and_estimates(parts);
+    savings.saved = Interval::of(&estimates).map(Interval::saved);
+    savings
+}
+
+/// All figures but what was saved, and that of each plan.
+pub(super) fn savings_and_estimates<'a>(
+    parts: impl Iterator<Item = (&'a [Compared], &'a [&'a Measured])>,
+) -> (Savings, Vec<Estimate>) {
     let (mut savings, mut estimates) = (Savings::default(), Vec::new());
     let mut heat = Heat::default();
     for (comparisons, windows) in parts {
-        let used: Vec<_> = windows.iter().filter_map(used).collect();
+        let used: Vec<_> = windows.iter().copied().filter_map(used).collect();
         let energy_j: f64 = used.iter().map(|used| used.energy_j).sum();
         for measured in windows {
             savings.steps = savings.steps.saturating_add(measured.steps);
@@ -119,19 +166,25 @@ fn savings<'a>(parts: impl Iterator<Item = (&'a [Compared], &'a [Measured])>) ->
         if let Some(estimate) = Estimate::of(comparisons, &used) {
             savings.compared_j += energy_j;
             estimates.push(estimate);
+            *savings.slowdown_s.get_or_insert(0.0) += slowdown_s(comparisons, windows);
         }
     }
     (savings.throttled_s, savings.hottest_c) = (heat.throttled_s, heat.hottest_c);
-    savings.saved = Interval::of(&estimates).map(|interval| SavedEnergy {
-        low_j: interval.low,
-        estimate_j: interval.estimate,
-        high_j: interval.high,
-        shown: interval.is_shown(),
-    });
-    savings
+    (savings, estimates)
+}
+
+/// How much longer than at default clocks this took, by comparisons in the order of time.
+fn slowdown_s(comparisons: &[Compared], windows: &[&Measured]) -> f64 {
+    let Some(rates) = Rates::of(comparisons) else { return 0.0 };
+    let of_window = |measured: &&Measured| {
+        measured.time_s * comparisons[rates.nearest(measured.at_unix_s())].slowdown()
+    };
+    windows.iter().filter(|measured| measured.used_j().is_some()).map(of_window).sum()
 }
 
 fn used(measured: &Measured) -> Option<Used> {
-    let energy_j = measured.energy_j.filter(|energy_j| energy_j.is_finite() && *energy_j >= 0.0)?;
-    Some(Used { at_unix_s: measured.at_unix_s(), energy_j })
+    Some(Used { at_unix_s: measured.at_unix_s(), energy_j: measured.used_j()? })
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,15 @@
 //! scatters by falls with the steps that it took.
 
 use pfo_experiment::students_reach;
+use pfo_protocol::SavedEnergy;
 
 use crate::ledger::comparison::Compared;
+
+/// A node with more of a job than this has all of it, as far as counters that scatter can tell.
+const NEARLY_ALL: f64 = 0.9;
+
+/// How far the interval of a known variance reaches, in standard deviations.
+pub(super) const NORMAL_REACH: f64 = 1.96;
 
 /// Joules that were measured under a plan, around some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,8 +28,8 @@ pub(super) struct Used {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     pub(super) saved_j: f64,
-    variance_j2: f64,
-    freedom: f64,
+    pub(super) variance_j2: f64,
+    pub(super) freedom: f64,
 }
 
 /// What is most likely, and between what it surely is, in joules.
@@ -33,17 +40,19 @@ pub(super) struct Interval {
     pub(super) high: f64,
 }
 
-impl Estimate {
-    /// What was saved by these joules, given the comparisons of their plan in the order of time; none
-    /// with fewer than two.
-    pub(super) fn of(comparisons: &[Compared], used: &[Used]) -> Option<Self> {
+/// What the comparisons of one plan say, in the order of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rates<'a> {
+    comparisons: &'a [Compared],
+    /// Of a step, as a share of its energy.
+    variance: f64,
+    freedom: f64,
+}
+
+impl<'a> Rates<'a> {
+    /// None with fewer than two comparisons.
+    pub(super) fn of(comparisons: &'a [Compared]) -> Option<Self> {
         let freedom = comparisons.len().checked_sub(1).filter(|freedom| *freedom > 0)? as f64;
-        let mut weights = vec![0.0; comparisons.len()];
-        for used in used {
-            weights[nearest(comparisons, used.at_unix_s)] += used.energy_j;
-        }
-        let each = || comparisons.iter().zip(&weights);
-        let saved_j = each().map(|(compared, weight)| weight * compared.saving()).sum();
         let precision: f64 = comparisons.iter().map(|compared| 1.0 / compared.spread()).sum();
         let mean = comparisons.iter().map(|compared| compared.saving() / compared.spread());
         let mean = mean.sum::<f64>() / precision;
@@ -51,38 +60,93 @@ impl Estimate {
             let off = compared.saving() - mean;
             off * off / compared.spread()
         });
-        let of_a_step = squares.sum::<f64>() / freedom;
-        let spread = each().map(|(compared, weight)| weight * weight * compared.spread());
-        Some(Self { saved_j, variance_j2: of_a_step * spread.sum::<f64>(), freedom })
+        Some(Self { comparisons, variance: squares.sum::<f64>() / freedom, freedom })
+    }
+
+    /// The number of the comparison that is nearest in time.
+    pub(super) fn nearest(&self, at_unix_s: u64) -> usize {
+        let comparisons = self.comparisons;
+        let after = comparisons.partition_point(|compared| compared.at_unix_s < at_unix_s);
+        let before = after.saturating_sub(1);
+        let distance = |index: usize| {
+            comparisons.get(index).map_or(u64::MAX, |one| one.at_unix_s.abs_diff(at_unix_s))
+        };
+        if distance(before) <= distance(after) { before } else { after }
+    }
+
+    /// The variance of the saving that a comparison says, as a share of the energy.
+    pub(super) fn variance_of(&self, compared: &Compared) -> f64 {
+        self.variance * compared.spread()
+    }
+
+    /// What share of a job a node has that used so much in these steps, by a comparison of the whole job.
+    pub(super) fn share(compared: &Compared, energy_j: f64, steps: u64) -> f64 {
+        let share = energy_j / steps.max(1) as f64 / compared.plan.step_j();
+        if share > 0.0 && share < NEARLY_ALL { share } else { 1.0 }
+    }
+
+    /// By how much an interval of this few comparisons is wider than one of many, as a factor of the
+    /// variance.
+    pub(super) fn widening(&self) -> Option<f64> {
+        Some((students_reach(1.0, self.freedom)? / NORMAL_REACH).powi(2))
     }
 }
 
-/// The comparison that is nearest in time.
-fn nearest(comparisons: &[Compared], at_unix_s: u64) -> usize {
-    let after = comparisons.partition_point(|compared| compared.at_unix_s < at_unix_s);
-    let before = after.saturating_sub(1);
-    let distance = |index: usize| {
-        comparisons.get(index).map_or(u64::MAX, |one| one.at_unix_s.abs_diff(at_unix_s))
-    };
-    if distance(before) <= distance(after) { before } else { after }
+impl Estimate {
+    /// What was saved by these joules, given the comparisons of their plan in the order of time; none
+    /// with fewer than two.
+    pub(super) fn of(comparisons: &[Compared], used: &[Used]) -> Option<Self> {
+        let rates = Rates::of(comparisons)?;
+        let mut weights = vec![0.0; comparisons.len()];
+        for used in used {
+            weights[rates.nearest(used.at_unix_s)] += used.energy_j;
+        }
+        let each = || comparisons.iter().zip(&weights);
+        let saved_j = each().map(|(compared, weight)| weight * compared.saving()).sum();
+        let variances =
+            each().map(|(compared, weight)| weight * weight * rates.variance_of(compared));
+        Some(Self { saved_j, variance_j2: variances.sum(), freedom: rates.freedom })
+    }
+
+    /// What independent estimates come to together: their degrees of freedom are Welch's and
+    /// Satterthwaite's. None of no estimate.
+    pub(super) fn sum(estimates: &[Self]) -> Option<Self> {
+        let saved_j = estimates.iter().map(|one| one.saved_j).sum();
+        let variance_j2: f64 = estimates.iter().map(|one| one.variance_j2).sum();
+        let share = |one: &Self| (one.variance_j2 / variance_j2).powi(2) / one.freedom;
+        let freedom = 1.0 / estimates.iter().map(share).sum::<f64>();
+        let freedom = if variance_j2 > 0.0 { freedom } else { 1.0 };
+        (!estimates.is_empty()).then_some(Self { saved_j, variance_j2, freedom })
+    }
+
+    /// What this comes to with one that is off by the same share.
+    pub(super) fn with_dependent(&self, other: &Self) -> Self {
+        Self {
+            saved_j: self.saved_j + other.saved_j,
+            variance_j2: (self.variance_j2.sqrt() + other.variance_j2.sqrt()).powi(2),
+            freedom: self.freedom.min(other.freedom),
+        }
+    }
 }
 
 impl Interval {
-    /// What independent estimates come to together: their degrees of freedom are Welch's and
-    /// Satterthwaite's. None of no estimate.
+    /// That of what independent estimates come to together; none of no estimate.
     pub(super) fn of(estimates: &[Estimate]) -> Option<Self> {
-        if estimates.is_empty() {
-            return None;
-        }
-        let estimate = estimates.iter().map(|one| one.saved_j).sum();
-        let variance_j2: f64 = estimates.iter().map(|one| one.variance_j2).sum();
+        let Estimate { saved_j: estimate, variance_j2, freedom } = Estimate::sum(estimates)?;
         if variance_j2 <= 0.0 {
             return Some(Self { low: estimate, estimate, high: estimate });
         }
-        let share = |one: &Estimate| (one.variance_j2 / variance_j2).powi(2) / one.freedom;
-        let freedom = 1.0 / estimates.iter().map(share).sum::<f64>();
         let reach = students_reach(variance_j2, freedom)?;
         Some(Self { low: estimate - reach, estimate, high: estimate + reach })
+    }
+
+    pub(super) fn saved(self) -> SavedEnergy {
+        SavedEnergy {
+            low_j: self.low,
+            estimate_j: self.estimate,
+            high_j: self.high,
+            shown: self.is_shown(),
+        }
     }
 
     /// Whether it does not hold zero.

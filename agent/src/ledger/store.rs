@@ -1,6 +1,8 @@
 //! The ledger on disk: one file of `SQLite`, whose rows are never changed. Each row says how far the
 //! sessions of its job are counted with it, so that both are written or none is.
 
+mod booking;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +10,13 @@ use std::time::Duration;
 use pfo_protocol::Uid;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, params};
 
+use crate::ledger::booked::Account;
 use crate::ledger::comparison::{Compared, Turn};
 use crate::ledger::query::{Known, Measured};
 use crate::ledger::windows::{Entry, Heat, Reached, Work};
 
 /// The version of the tables, which later agents upgrade.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const TABLES: &str = "
 CREATE TABLE works (
@@ -47,14 +50,37 @@ PRAGMA user_version = 1;
 ";
 
 /// From each version to the next one. Version 2 knows how hot GPUs were, and what was given up for power
-/// budgets; what version 1 wrote does not.
-const UPGRADES: [&str; 1] = ["
+/// budgets; what version 1 wrote does not. Version 3 knows partitions and models of GPUs, and books rows
+/// to sums that only rise: those that it writes, so that no sum begins with years at once.
+const UPGRADES: [&str; 2] = [
+    "
 ALTER TABLE windows ADD COLUMN throttled_s REAL;
 ALTER TABLE windows ADD COLUMN hottest_c INTEGER;
 ALTER TABLE windows ADD COLUMN given_j REAL NOT NULL DEFAULT 0;
 ALTER TABLE windows ADD COLUMN lost_s REAL NOT NULL DEFAULT 0;
 PRAGMA user_version = 2;
-"];
+",
+    "
+ALTER TABLE windows ADD COLUMN partition TEXT;
+ALTER TABLE windows ADD COLUMN model TEXT;
+CREATE TABLE unbooked (
+    window INTEGER PRIMARY KEY REFERENCES windows ON DELETE CASCADE, work INTEGER NOT NULL
+);
+CREATE INDEX unbooked_by_work ON unbooked (work);
+CREATE TABLE weights (
+    comparison INTEGER PRIMARY KEY REFERENCES comparisons ON DELETE CASCADE, energy_j REAL NOT NULL
+);
+CREATE TABLE booked (
+    uid INTEGER NOT NULL, partition TEXT NOT NULL,
+    compared_j REAL NOT NULL, saved_j REAL NOT NULL, lost_j REAL NOT NULL, variance_j2 REAL NOT NULL,
+    slower_s REAL NOT NULL, faster_s REAL NOT NULL,
+    PRIMARY KEY (uid, partition)
+);
+CREATE TABLE identity (id TEXT NOT NULL);
+INSERT INTO identity VALUES (lower(hex(randomblob(16))));
+PRAGMA user_version = 3;
+",
+];
 
 /// How long another process may keep the file.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -127,7 +153,7 @@ impl Store {
         Ok(Self(connection))
     }
 
-    /// Writes rows, all or none.
+    /// Writes rows and books what can be booked, all or nothing.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -137,31 +163,7 @@ impl Store {
         comparisons: &[(Work, Compared)],
     ) -> Result<(), StoreError> {
         let rows = self.0.transaction()?;
-        for entry in entries {
-            let reached = serde_json::to_string(&entry.reached).unwrap_or_default();
-            let work = id_of(&rows, &entry.work)?;
-            let Entry { run, from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = entry;
-            let Entry { heat, given_j, lost_s, .. } = entry;
-            rows.prepare_cached(
-                "INSERT INTO windows (work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, \
-                 throttled_s, hottest_c, given_j, lost_s, reached) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            )?
-            .execute(params![
-                work,
-                run,
-                from_unix_s,
-                until_unix_s,
-                steps,
-                time_s,
-                energy_j,
-                heat.throttled_s,
-                heat.hottest_c,
-                given_j,
-                lost_s,
-                reached
-            ])?;
-        }
+        entries.iter().try_for_each(|entry| append_entry(&rows, entry))?;
         for (work, Compared { at_unix_s, default, plan }) in comparisons {
             let work = id_of(&rows, work)?;
             rows.prepare_cached(
@@ -181,7 +183,24 @@ impl Store {
                 plan.energy_j
             ])?;
         }
+        booking::book(&rows)?;
         Ok(rows.commit()?)
+    }
+
+    /// The number of this ledger, which no other one has.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn identity(&self) -> Result<String, StoreError> {
+        Ok(self.0.query_row("SELECT id FROM identity", [], |row| row.get(0))?)
+    }
+
+    /// What was booked so far.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn accounts(&self) -> Result<Vec<Account>, StoreError> {
+        Ok(booking::accounts(&self.0)?)
     }
 
     /// Removes what is older than this time and, of the user that has most, the oldest rows while all
@@ -236,7 +255,7 @@ impl Store {
         }
         let mut windows = self.0.prepare(&format!(
             "SELECT work, from_unix_s, until_unix_s, steps, time_s, energy_j, throttled_s, hottest_c, \
-             given_j, lost_s FROM windows \
+             given_j, lost_s, partition, model FROM windows \
              WHERE until_unix_s >= ?3 AND work IN (SELECT id {OF}) ORDER BY id"
         ))?;
         let rows = windows.query_map(params![uid, job, since_unix_s], |row| {
@@ -266,6 +285,14 @@ impl Store {
         self.0.query_row(&format!("PRAGMA max_page_count = {most}"), [], |_| Ok(())).unwrap();
     }
 
+    /// No write waits for the disk: that of a simulation.
+    #[cfg(test)]
+    pub(super) fn set_hasty(&self) {
+        self.0.pragma_update(None, "synchronous", "OFF").unwrap();
+        let _: String =
+            self.0.query_row("PRAGMA journal_mode = MEMORY", [], |row| row.get(0)).unwrap();
+    }
+
     /// How many rows there are.
     ///
     /// # Errors
@@ -274,6 +301,41 @@ impl Store {
         let count = "SELECT (SELECT count(*) FROM windows) + (SELECT count(*) FROM comparisons)";
         Ok(self.0.query_row(count, [], |row| row.get(0))?)
     }
+}
+
+fn append_entry(rows: &Transaction<'_>, entry: &Entry) -> Result<(), StoreError> {
+    let reached = serde_json::to_string(&entry.reached).unwrap_or_default();
+    let work = id_of(rows, &entry.work)?;
+    let Entry { run, from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = entry;
+    let Entry { heat, given_j, lost_s, partition, model, .. } = entry;
+    rows.prepare_cached(
+        "INSERT INTO windows (work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, \
+         throttled_s, hottest_c, given_j, lost_s, partition, model, reached) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )?
+    .execute(params![
+        work,
+        run,
+        from_unix_s,
+        until_unix_s,
+        steps,
+        time_s,
+        energy_j,
+        heat.throttled_s,
+        heat.hottest_c,
+        given_j,
+        lost_s,
+        partition,
+        model,
+        reached
+    ])?;
+    let window = rows.last_insert_rowid();
+    booking::begin(rows, entry.work.uid, partition.as_deref())?;
+    if energy_j.is_some() {
+        rows.prepare_cached("INSERT INTO unbooked (window, work) VALUES (?, ?)")?
+            .execute([window, work])?;
+    }
+    Ok(())
 }
 
 fn id_of(rows: &Transaction<'_>, Work { uid, job, plan, shape }: &Work) -> rusqlite::Result<i64> {
@@ -331,7 +393,19 @@ fn measured_of(row: &Row<'_>) -> rusqlite::Result<Measured> {
     let (steps, time_s, energy_j) = (row.get(3)?, row.get(4)?, row.get(5)?);
     let heat = Heat { throttled_s: row.get(6)?, hottest_c: row.get(7)? };
     let (given_j, lost_s) = (row.get(8)?, row.get(9)?);
-    Ok(Measured { from_unix_s, until_unix_s, steps, time_s, energy_j, heat, given_j, lost_s })
+    let (partition, model) = (row.get(10)?, row.get(11)?);
+    Ok(Measured {
+        from_unix_s,
+        until_unix_s,
+        steps,
+        time_s,
+        energy_j,
+        heat,
+        given_j,
+        lost_s,
+        partition,
+        model,
+    })
 }
 
 fn compared_of(row: &Row<'_>) -> rusqlite::Result<Compared> {
@@ -341,124 +415,4 @@ fn compared_of(row: &Row<'_>) -> rusqlite::Result<Compared> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(uid: u32, number: u64) -> Entry {
-        let work = Work { uid: Uid(uid), job: "j".into(), plan: "p".into(), shape: "s".into() };
-        let (time_s, energy_j) = (1.0, Some(1.0));
-        let reached = vec![Reached { session: 1, swap: 1, steps: number, time_s, energy_j }];
-        Entry {
-            until_unix_s: number + 1,
-            steps: 1,
-            time_s,
-            energy_j,
-            heat: Heat { throttled_s: Some(0.5), hottest_c: Some(61) },
-            given_j: 2.0,
-            lost_s: 0.5,
-            reached,
-            ..Entry::begin(work, "r".into(), number)
-        }
-    }
-
-    fn rows_of(store: &Store, uid: u32) -> Vec<u64> {
-        let known = store.known((Some(Uid(uid)), None), 0).unwrap();
-        known.iter().flat_map(|known| &known.windows).map(|row| row.from_unix_s).collect()
-    }
-
-    #[test]
-    fn old_rows_go_first_and_then_those_of_the_user_that_has_most() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut store = Store::open(&directory.path().join("l")).unwrap();
-        let many: Vec<_> = (0..5000).map(|number| entry(1, number)).collect();
-        store.append(&many, &[]).unwrap();
-        store.append(&[entry(2, 10), entry(2, 2000)], &[]).unwrap();
-        store.bound(1000, u64::MAX).unwrap();
-        assert_eq!((rows_of(&store, 1).len(), rows_of(&store, 2)), (4001, vec![2000]));
-        let half = used_bytes(&store.0.transaction().unwrap()).unwrap() / 2;
-        store.bound(0, half).unwrap();
-        let left = rows_of(&store, 1);
-        assert!((500..3000).contains(&left.len()), "{}", left.len());
-        assert_eq!(left.last(), Some(&4999), "the newest stay");
-        assert_eq!(rows_of(&store, 2), [2000]);
-        assert_eq!(store.reached("r").unwrap()[0].steps, 2000, "of the row that came last");
-    }
-
-    #[test]
-    fn a_user_that_has_only_comparisons_takes_no_row_of_another() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut store = Store::open(&directory.path().join("l")).unwrap();
-        let turn = Turn { steps: 1, time_s: 1.0, energy_j: 1.0 };
-        let compared = Compared { at_unix_s: 1, default: turn, plan: turn };
-        let of_label = |number| {
-            let plan = format!("{number}");
-            (Work { uid: Uid(1), job: "j".into(), plan, shape: "s".into() }, compared)
-        };
-        let many: Vec<_> = (0..5000).map(of_label).collect();
-        let own: Vec<_> = (0..100).map(|number| entry(2, number)).collect();
-        store.append(&own, &many).unwrap();
-        let most = used_bytes(&store.0.transaction().unwrap()).unwrap() / 2;
-        store.bound(0, most).unwrap();
-        assert!(used_bytes(&store.0.transaction().unwrap()).unwrap() <= most);
-        assert_eq!(rows_of(&store, 2).len(), 100);
-    }
-
-    #[test]
-    fn a_ledger_of_the_version_before_is_written_on_and_has_given_nothing_and_no_heat() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("l");
-        Connection::open(&path)
-            .unwrap()
-            .execute_batch(&format!(
-                "{TABLES} INSERT INTO works VALUES (1, 1, 'j', 'p', 's'); \
-                 INSERT INTO windows VALUES (1, 1, 'r', 4, 5, 6, 7.0, 8.0, '[]');"
-            ))
-            .unwrap();
-        let rows = |store: &Store| -> Vec<_> {
-            let known = store.known((Some(Uid(1)), None), 0).unwrap();
-            let rows = known.iter().flat_map(|known| &known.windows);
-            rows.map(|row| (row.from_unix_s, row.steps, row.heat, row.given_j, row.lost_s))
-                .collect()
-        };
-        let heat = Heat { throttled_s: Some(0.5), hottest_c: Some(61) };
-        let mut expected = vec![(4, 6, Heat::default(), 0.0, 0.0)];
-        for number in [9, 10] {
-            let mut store = Store::open(&path).unwrap();
-            store.append(&[entry(1, number)], &[]).unwrap();
-            expected.push((number, 1, heat, 2.0, 0.5));
-            assert_eq!(rows(&store), expected);
-        }
-        assert_eq!(rows(&Store::open(&path).unwrap()), expected);
-    }
-
-    #[test]
-    fn no_row_is_ever_changed() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut store = Store::open(&directory.path().join("l")).unwrap();
-        store.append(&[entry(1, 1)], &[]).unwrap();
-        let changed = store.0.execute("UPDATE windows SET steps = 2", []);
-        assert!(changed.unwrap_err().to_string().contains("rows stay"));
-    }
-
-    #[test]
-    fn a_copy_taken_in_the_middle_of_a_write_has_all_rows_before_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("l");
-        let mut store = Store::open(&path).unwrap();
-        // So small a cache that pages reach the file before the transaction ends.
-        store.0.execute_batch("PRAGMA cache_size = 4").unwrap();
-        let many =
-            |from: u64| (from..from + 500).map(|number| entry(1, number)).collect::<Vec<_>>();
-        store.append(&many(0), &[]).unwrap();
-        let rows = store.0.transaction().unwrap();
-        let insert = "INSERT INTO windows (work, run, from_unix_s, until_unix_s, steps, time_s, reached) \
-                      SELECT work, run, from_unix_s, until_unix_s, steps, time_s, reached FROM windows";
-        rows.execute_batch(insert).unwrap();
-        let copy = directory.path().join("copy");
-        std::fs::copy(&path, &copy).unwrap();
-        std::fs::copy(directory.path().join("l-journal"), directory.path().join("copy-journal"))
-            .unwrap();
-        drop(rows);
-        assert_eq!(rows_of(&Store::open(&copy).unwrap(), 1).len(), 500);
-    }
-}
+mod tests;

@@ -22,10 +22,14 @@ const LEAKED_J: f64 = 300.0;
 const HEAT: f64 = 0.3;
 
 /// `SplitMix64`.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> f64 {
+    pub(super) fn of(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,13 +37,13 @@ impl Random {
         ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn normal(&mut self) -> f64 {
+    pub(super) fn normal(&mut self) -> f64 {
         // Box and Muller, 1958.
         let radius = (-2.0 * (1.0 - self.next()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.next()).cos()
     }
 
-    fn one_in(&mut self, times: f64) -> bool {
+    pub(super) fn one_in(&mut self, times: f64) -> bool {
         self.next() * times < 1.0
     }
 }

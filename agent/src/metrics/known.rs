@@ -6,13 +6,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pfo_protocol::{
-    AgentStatus, BudgetReport, BudgetedJob, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob,
+    AgentStatus, BudgetReport, BudgetedJob, JobStatus, RankStatus, SavedEnergy, Status, Tariff,
+    WatchedJob,
 };
 use pfo_service::blocking;
 use tokio::time::timeout;
 
 use crate::front::{Services, agent_status};
 use crate::job::JobKey;
+use crate::ledger::Account;
 use crate::pfod::Questions;
 
 /// How long `pfod` may take to answer: less than the 10 s that Prometheus waits by default.
@@ -35,6 +37,10 @@ pub(super) struct Known {
     pub(super) failing_duties: usize,
     /// What the plans of jobs have saved, as far as that is known.
     pub(super) saved: BTreeMap<JobKey, SavedEnergy>,
+    /// What was saved so far, by user and partition.
+    pub(super) accounts: Vec<Account>,
+    /// What energy costs now.
+    pub(super) tariff: Tariff,
 }
 
 /// A job that has ranks on this node.
@@ -63,7 +69,7 @@ impl Known {
             (shown, services.steering.standings(None).await)
         };
         let ledger = Arc::clone(&services.ledger);
-        let saved = blocking(move || ledger.saved_lately());
+        let saved = blocking(move || (ledger.saved_lately(), ledger.tariff()));
         let (node, fleet, saved) = tokio::join!(
             timeout(PATIENCE, questions.status()),
             timeout(PATIENCE, fleet),
@@ -71,14 +77,17 @@ impl Known {
         );
         let here = || (BTreeMap::new(), services.steering.standings.all(None));
         let fleet = fleet.unwrap_or_else(|_| here());
+        let (saved, tariff) = saved.ok().and_then(Result::ok).unwrap_or_default();
         Self {
             node: node.ok().and_then(Result::ok),
             agent: agent_status(services, None, fleet),
             budget: services.budgets.report(None),
             refusals: services.refusals.load(Relaxed),
+            accounts: services.ledger.accounts(),
             ledger_entries: services.ledger.entries(),
             failing_duties: services.watcher.failing_duties(),
-            saved: saved.ok().and_then(Result::ok).unwrap_or_default(),
+            saved,
+            tariff,
             store: services.fleet.as_ref().map(|fleet| fleet.reaches_store()),
         }
     }

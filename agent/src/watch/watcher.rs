@@ -175,6 +175,7 @@ impl Watcher {
     async fn count(&self, jobs: &[JobView]) -> Result<bool, PfodError> {
         let Steering { questions, ledger, .. } = &*self.steering;
         let has_more = ledger.see(&self.steering.counted(jobs).await);
+        ledger.see_partitions(jobs, |job| self.budgets.partition_of(job));
         if ledger.wants_gpus() {
             ledger.see_gpus(jobs, &questions.status().await?.gpus);
         }

@@ -110,6 +110,7 @@ pub(super) const COLUMNS: Tables = &[
             ("95 % interval", "where what was saved lies with 95 % certainty"),
             ("Share", "what was saved, of what default clocks would have used"),
             ("Money, CO2e", "the same by the tariff of agent.toml"),
+            ("Slower by", "time that steps took beyond default clocks, by the same comparisons"),
             ("Given up", "what a power budget took; it is no saving"),
         ],
     ),

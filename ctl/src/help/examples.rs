@@ -230,6 +230,11 @@ pub(super) const EXAMPLES: Tables = &[
         "savings",
         &[
             ("pfoctl savings --since 7d --by user", "Show what each user saved in seven days."),
+            (
+                "pfoctl savings --month 2026-11 --by partition",
+                "Show what each partition saved in a month.",
+            ),
+            ("pfoctl savings --fleet --month 2026-11 --by user", "Show what all nodes saved."),
             ("pfoctl savings --job llama --by plan --csv", "Write each plan of a job as CSV."),
         ],
     ),

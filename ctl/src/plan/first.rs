@@ -9,7 +9,7 @@ use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::planning::plan_file::LabelledPlan;
-use crate::savings::date;
+use crate::since::date;
 use crate::status::table::{Cell, Table, Tone};
 use crate::text::harmless;
 use crate::user;

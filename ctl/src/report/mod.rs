@@ -13,7 +13,7 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, ClockTable, JobStatus, ProfileSelector, Request, Response,
 };
 
-pub(crate) use self::html::{element, list, table};
+pub(crate) use self::html::{element, escaped, figure, list, table};
 use self::page::Known;
 pub(crate) use self::page::html as document;
 use crate::arguments::{JobArguments, number};

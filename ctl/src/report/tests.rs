@@ -1,6 +1,6 @@
 use pfo_planner::{Instruction, Mhz, Unit};
 use pfo_protocol::{
-    AgentStatus, PlannedUnit, SavedEnergy, Savings, SavingsReport, SavingsRow, Status, Tariff, Uid,
+    AgentStatus, PlannedUnit, SavedEnergy, Savings, SavingsReport, SavingsRow, Status, Uid,
 };
 
 use super::*;
@@ -131,18 +131,15 @@ fn a_job_that_has_ended_has_a_page_from_the_ledger() {
     };
     let row = |plan: &str, savings| SavingsRow {
         uid: Some(Uid(7)),
-        job: None,
         plan: Some(plan.into()),
-        day_unix_s: None,
         savings,
+        ..SavingsRow::default()
     };
     let ledger = SavingsReport {
         rows: vec![row("<b>", savings), row("none", Savings::default())],
         total: savings,
-        tariff: Tariff::default(),
-        tariff_problem: None,
-        ledger_problem: None,
         entries: 2,
+        ..SavingsReport::default()
     };
     let page = page::ended(&"gpt-7b".parse().unwrap(), &ledger, &|_| "alice".to_owned());
     insta::assert_snapshot!(without_pictures(&page));

@@ -58,13 +58,13 @@ mod tests {
             uid: Some(Uid::ROOT),
             job: Some("j".parse().unwrap()),
             plan: Some(plan.to_owned()),
-            day_unix_s: None,
             savings: Savings {
                 steps: 4120,
                 compared_j: 900.0,
                 saved: Some(saved),
                 ..Savings::default()
             },
+            ..SavingsRow::default()
         }
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use pfo_vocabulary::{JobName, Uid};
 
 /// Which savings are asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavingsQuery {
     /// Only those of jobs of this name.
     pub job: Option<JobName>,
@@ -16,6 +16,10 @@ pub struct SavingsQuery {
     pub since_unix_s: Option<u64>,
     /// What each row is of.
     pub by: SavingsBy,
+    /// Only what was measured before this time, in seconds since 1970.
+    pub until_unix_s: Option<u64>,
+    /// This month of all nodes of the fleet, such as `2026-11`, in the place of both times.
+    pub fleet_month: Option<String>,
 }
 
 /// What each row of savings is of.
@@ -31,12 +35,16 @@ pub enum SavingsBy {
     Plan,
     /// A day, from midnight UTC on.
     Day,
+    /// A partition of the scheduler.
+    Partition,
+    /// A model of GPUs.
+    Model,
 }
 
 /// What plans have saved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SavingsReport {
-    /// One for each job, user, plan or day.
+    /// One for each job, user, plan, day, partition or model.
     pub rows: Vec<SavingsRow>,
     /// All rows together. Its interval is no sum of theirs, whose errors are not independent.
     pub total: Savings,
@@ -48,10 +56,25 @@ pub struct SavingsReport {
     pub ledger_problem: Option<String>,
     /// Entries of the ledger, of all users.
     pub entries: u64,
+    /// The time from which on this was measured, in seconds since 1970, if one was given.
+    pub since_unix_s: Option<u64>,
+    /// The time before which it was measured.
+    pub until_unix_s: Option<u64>,
+    /// The nodes whose months are in it, where it is of the fleet.
+    pub nodes: Vec<SavingsNode>,
 }
 
-/// The savings of one job, user, plan or day.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A node whose month is part of the savings of its fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavingsNode {
+    /// Its name in the fleet.
+    pub name: String,
+    /// When it wrote its month last, in seconds since 1970.
+    pub written_unix_s: u64,
+}
+
+/// The savings of one job, user, plan, day, partition or model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SavingsRow {
     /// The owner of the job.
     pub uid: Option<Uid>,
@@ -63,6 +86,10 @@ pub struct SavingsRow {
     pub day_unix_s: Option<u64>,
     /// What was saved.
     pub savings: Savings,
+    /// The partition of the scheduler; none if it said none.
+    pub partition: Option<String>,
+    /// The model of the GPUs.
+    pub model: Option<String>,
 }
 
 /// What was measured under plans, and what it saved.
@@ -89,6 +116,9 @@ pub struct Savings {
     pub given_j: f64,
     /// The progress that this cost, in seconds at the pace of what the job runs by itself.
     pub lost_s: f64,
+    /// How much longer than at default clocks the compared part took, in seconds, as the same comparisons
+    /// measured it; below 0 if it took less.
+    pub slowdown_s: Option<f64>,
 }
 
 /// What was saved beside default clocks, in joules, and its 95 % interval.

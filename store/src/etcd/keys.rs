@@ -15,6 +15,7 @@
 //! /pfo/1/budget/blueprint                          likewise
 //! /pfo/1/budget/draw/<node>
 //! /pfo/1/budget/curves/<node>
+//! /pfo/1/savings/<node>
 //! /pfo/1/slice/<uid>/<name>/<note>                 frontier, profile or sweep
 //! /pfo/1/<kind>/check/<node>                       for a moment, while a node checks what it may do
 //! ```
@@ -40,8 +41,8 @@ pub(super) fn kinds() -> [String; 3] {
 }
 
 /// Below which each node writes one key, which has its name.
-pub(super) fn of_one_node() -> [&'static str; 3] {
-    [NODES, said(Topic::Draw), said(Topic::Curves)]
+pub(super) fn of_one_node() -> [&'static str; 4] {
+    [NODES, said(Topic::Draw), said(Topic::Curves), said(Topic::Savings)]
 }
 
 /// A key below one of these that means nothing.
@@ -65,6 +66,7 @@ pub(super) fn said(topic: Topic) -> &'static str {
     match topic {
         Topic::Draw => "/pfo/1/budget/draw/",
         Topic::Curves => "/pfo/1/budget/curves/",
+        Topic::Savings => "/pfo/1/savings/",
     }
 }
 

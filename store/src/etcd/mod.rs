@@ -357,6 +357,11 @@ impl Store for Etcd {
         self.commit(put).await.map(drop).map_err(at(&key))
     }
 
+    async fn own(&self, topic: Topic) -> Result<Option<Vec<u8>>, StoreError> {
+        let key = format!("{}{}", keys::said(topic), self.me);
+        Ok(self.read(&key, None).await?.first().map(|kv| kv.value().to_vec()))
+    }
+
     async fn said(&self, topic: Topic) -> Result<BTreeMap<Node, Vec<u8>>, StoreError> {
         self.by_node(keys::said(topic), |said| Some(said.to_vec())).await
     }

@@ -55,6 +55,9 @@ fn every_key_that_a_node_may_not_use_is_named() {
     server.ctl("role revoke-permission --prefix=true pfo-node /pfo/1/slice/").unwrap();
     server.ctl("role revoke-permission pfo-node-node-a /pfo/1/budget/draw/node-a").unwrap();
     let refused = checked(&settings(&server, "node-a")).unwrap_err();
+    server.ctl("role revoke-permission --prefix=true pfo-node /pfo/1/savings/").unwrap();
+    let refused_too = checked(&settings(&server, "node-a")).unwrap_err();
+    assert!(refused_too.contains(" /pfo/1/savings/"), "{refused_too}");
     let named = ["node/", "job/", "measured/", "slice/", "budget/draw/node-a", "budget/curves/"]
         .map(|key| refused.contains(&format!(" /pfo/1/{key}")));
     assert_eq!(named, [false, false, false, true, true, false], "{refused}");

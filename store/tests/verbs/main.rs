@@ -206,6 +206,11 @@ async fn one_of_two_agrees(a: &impl Store, b: &impl Store) {
     assert_eq!(refused, Err(StoreError::TooLarge(LARGEST_RECORD + 1, LARGEST_RECORD)));
 
     assert_eq!(a.said(Topic::Draw).await, Ok([].into()));
+    assert_eq!(a.own(Topic::Savings).await, Ok(None));
+    a.say(Topic::Savings, b"5 J").await.unwrap();
+    assert_eq!(a.own(Topic::Savings).await, Ok(Some(b"5 J".to_vec())));
+    assert_eq!(b.own(Topic::Savings).await, Ok(None), "it is another node's");
+    assert_eq!(b.said(Topic::Savings).await, Ok([(node("node-a"), b"5 J".to_vec())].into()));
     a.say(Topic::Draw, b"1 W").await.unwrap();
     a.say(Topic::Draw, b"2 W").await.unwrap();
     b.say(Topic::Draw, b"3 W").await.unwrap();

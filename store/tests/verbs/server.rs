@@ -152,7 +152,7 @@ impl Server {
         for kind in ["job", "measured", "slice"] {
             grant("pfo-node", &format!("--prefix=true readwrite /pfo/1/{kind}/"));
         }
-        for kind in ["node", "budget"] {
+        for kind in ["node", "budget", "savings"] {
             grant("pfo-node", &format!("--prefix=true read /pfo/1/{kind}/"));
         }
         ctl("role add pfo-budget".into());
@@ -164,7 +164,7 @@ impl Server {
         for node in NODES {
             let own = format!("pfo-node-{node}");
             ctl(format!("role add {own}"));
-            for key in ["node", "budget/draw", "budget/curves"] {
+            for key in ["node", "budget/draw", "budget/curves", "savings"] {
                 grant(&own, &format!("readwrite /pfo/1/{key}/{node}"));
             }
             ctl(format!("user add {node} --no-password"));

@@ -106,6 +106,47 @@ fn what_the_ledgers_of_all_nodes_saved_is_what_the_job_saves_and_no_joule_is_in_
 }
 
 #[test]
+fn the_month_of_a_fleet_is_what_its_nodes_saved_once() {
+    let Some((mut staged, _)) = compared() else { return };
+    staged.training.stop();
+    for node in &mut staged.nodes {
+        node.until_so("the job has ended for the agent", || node.find_watched(JOB).is_none());
+        // An agent that begins tells what its node saved.
+        node.kill_agent();
+        node.start_agent();
+    }
+    let month = |node: &Node, scope: &[&str]| {
+        let arguments = [&["savings", "--by", "user", "--json"], scope].concat();
+        node.pfoctl(&Identity::own(), &arguments).json()
+    };
+    let own_j: Vec<_> = staged
+        .nodes
+        .iter()
+        .map(|node| number(&month(node, &["--since", "1d"])["total"]["energy_j"]))
+        .collect();
+    let all_j: f64 = own_j.iter().sum();
+    let until_told = |node: &Node| {
+        let told = wait::until_within(PATIENCE, || {
+            let fleet = month(node, &["--fleet"]);
+            let nodes = fleet["nodes"].as_array().map_or(0, Vec::len);
+            let energy_j = number(&fleet["total"]["energy_j"]);
+            let is_all = nodes == NODES.len() && (energy_j / all_j - 1.0).abs() < 1e-9;
+            if is_all { Ok(()) } else { Err(fleet) }
+        });
+        told.unwrap_or_else(|fleet| panic!("not the {all_j} J of all nodes: {fleet}"));
+    };
+    assert!(own_j.iter().all(|own_j| *own_j > 0.0), "{own_j:?}");
+    until_told(&staged.nodes[0]);
+    // What is told again counts once, and a node that is gone keeps its months.
+    drop(staged.nodes.remove(3));
+    for node in 0..2 {
+        staged.nodes[node].kill_agent();
+        staged.nodes[node].start_agent();
+        until_told(&staged.nodes[node]);
+    }
+}
+
+#[test]
 fn what_tune_compares_is_in_the_ledger_of_every_node() {
     let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
     let short = ["--max-slowdown", "50%", "--set", "sweep_stride=350", "--set", "sweep_steps=2"];

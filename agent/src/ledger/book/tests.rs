@@ -19,7 +19,7 @@ fn begun(state: &Path) -> Ledger {
 }
 
 fn query(by: SavingsBy) -> SavingsQuery {
-    SavingsQuery { job: None, uid: None, since_unix_s: None, by }
+    SavingsQuery { by, ..SavingsQuery::default() }
 }
 
 fn steps(ledger: &Ledger) -> u64 {
@@ -191,7 +191,8 @@ fn what_was_not_written_because_the_disk_was_full_is_written_once() {
     let ledger = begun(state.path());
     let mut full = 0;
     for swap in 1..40 {
-        ledger.see(&[example(&"p".repeat(swap as usize), swap, 7, 50)]);
+        // Each needs pages of its own.
+        ledger.see(&[example(&"p".repeat(100 * swap as usize), swap, 7, 50)]);
         // Pages that the file has already are all that there is, for every other write.
         let most = if swap % 2 == 0 { 1 } else { u32::MAX };
         lock(&ledger.file).store.as_ref().unwrap().set_most_pages(most);

@@ -10,6 +10,7 @@ mod daemon;
 mod gpu;
 mod job;
 mod rank;
+mod saved;
 #[cfg(test)]
 mod tests;
 
@@ -96,6 +97,7 @@ pub(super) fn all(known: &Known, sink: &mut impl Sink) -> fmt::Result {
     gpu::series(known, sink)?;
     rank::series(known, sink)?;
     job::series(known, sink)?;
+    saved::series(known, sink)?;
     budget::series(known, sink)
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use pfo_protocol::{
     AgentStatus, BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope, BudgetStatus,
-    BudgetSteering, BudgetedJob, GuardStatus, JobName, SavedEnergy, Status, Uid,
+    BudgetSteering, BudgetedJob, GuardStatus, JobName, SavedEnergy, Status, Tariff, Uid,
 };
 
 use crate::job::JobKey;
+use crate::ledger::{Account, Booked};
 
 use super::super::known::Known;
 use super::super::page::{Format, write};
@@ -65,6 +66,8 @@ fn without_pfod() -> Known {
         ledger_entries: 0,
         failing_duties: 0,
         saved,
+        accounts: Vec::new(),
+        tariff: Tariff::default(),
     }
 }
 
@@ -127,6 +130,12 @@ fn everything() -> Known {
     let key = (job.uid, job.job.clone(), job.ranks[0].rank);
     let saved = SavedEnergy { low_j: 1.0, estimate_j: 2.0, high_j: 3.0, shown: true };
     known.saved.insert(JobKey { uid: job.uid, name: job.job.clone() }, saved);
+    known.tariff =
+        Tariff { price_per_kwh: Some(0.36), currency: "EUR".into(), co2e_g_per_kwh: Some(360.0) };
+    let booked = Booked { saved_j: 5.0, ..Booked::default() };
+    known.accounts = [None, Some("big")]
+        .map(|partition| Account { uid: job.uid, partition: partition.map(str::to_owned), booked })
+        .to_vec();
     let mut all_of_one = known.agent.jobs[0].clone();
     for watched in &known.agent.jobs {
         all_of_one.frontier = all_of_one.frontier.or_else(|| watched.frontier.clone());
@@ -225,7 +234,9 @@ fn names_follow_the_conventions_and_only_series_of_jobs_have_labels_of_jobs() {
         assert!(name.ends_with(&end), "{name} should end with {end}");
         assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
         assert_eq!(name.ends_with("_info"), kind == Kind::Info, "{name}");
-        let of_job = label_names.iter().any(|label| ["pfo_job", "uid", "rank"].contains(label));
+        // Sums of a user go with no job.
+        let of_job = label_names.iter().any(|label| ["pfo_job", "uid", "rank"].contains(label))
+            && !label_names.contains(&"partition");
         assert_eq!(of_job, name.starts_with("pfo_job_"), "{name}: {label_names:?}");
         assert!(help.ends_with('.') && !help.contains(['\n', '\\', '|']), "{name}: {help}");
     }

@@ -4,10 +4,11 @@ use pfo_protocol::{SavingsReport, SavingsRow};
 
 use crate::error::Error;
 use crate::output::OutputError;
-use crate::savings::{KWH_J, date};
+use crate::savings::KWH_J;
+use crate::since::date;
 use crate::text::harmless;
 
-const HEADER: [&str; 19] = [
+const HEADER: [&str; 24] = [
     "day",
     "uid",
     "job",
@@ -27,6 +28,11 @@ const HEADER: [&str; 19] = [
     "hottest_c",
     "given_j",
     "lost_s",
+    "slowdown_s",
+    "partition",
+    "model",
+    "since_unix_s",
+    "until_unix_s",
 ];
 
 /// Every row, below a header.
@@ -47,8 +53,8 @@ fn name(name: &str) -> String {
     format!("{quote}{}", harmless(name))
 }
 
-fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 19] {
-    let SavingsRow { uid, job, plan, day_unix_s, savings } = row;
+fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 24] {
+    let SavingsRow { uid, job, plan, day_unix_s, savings, partition, model } = row;
     let (saved, tariff) = (savings.saved, &report.tariff);
     let or_empty =
         |figure: Option<f64>| figure.map_or_else(String::new, |figure| figure.to_string());
@@ -75,6 +81,11 @@ fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 19] {
         or_empty(savings.hottest_c.map(f64::from)),
         savings.given_j.to_string(),
         savings.lost_s.to_string(),
+        or_empty(savings.slowdown_s),
+        partition.as_deref().map_or_else(String::new, name),
+        model.as_deref().map_or_else(String::new, name),
+        report.since_unix_s.map_or_else(String::new, |unix_s| unix_s.to_string()),
+        report.until_unix_s.map_or_else(String::new, |unix_s| unix_s.to_string()),
     ]
 }
 
@@ -97,8 +108,11 @@ mod tests {
                 steps: 3,
                 saved: Some(saved(low_j)),
                 throttled_s: Some(2.5),
+                slowdown_s: Some(-0.5),
                 ..Savings::default()
             },
+            partition: Some("big".into()),
+            model: Some("NVIDIA A40".into()),
         };
         let tariff =
             Tariff { price_per_kwh: Some(0.5), currency: "EUR".into(), co2e_g_per_kwh: None };
@@ -106,18 +120,19 @@ mod tests {
             rows: vec![row(1e6), row(-1e6)],
             total: Savings::default(),
             tariff,
-            tariff_problem: None,
-            ledger_problem: None,
-            entries: 0,
+            since_unix_s: Some(5),
+            until_unix_s: Some(6),
+            ..SavingsReport::default()
         };
         let text = csv(&report).unwrap();
         let mut lines = text.lines();
         assert_eq!(lines.next().unwrap(), HEADER.join(","));
         assert_eq!(
             lines.next().unwrap(),
-            "1970-01-02,7,,\"a \"\"b\"\", c\",3,0,0,0,0,1000000,7200000,9000000,true,1,,2.5,,0,0"
+            "1970-01-02,7,,\"a \"\"b\"\", c\",3,0,0,0,0,1000000,7200000,9000000,true,1,,2.5,,0,0,\
+             -0.5,big,NVIDIA A40,5,6"
         );
-        assert!(lines.next().unwrap().ends_with(",-1000000,7200000,9000000,false,,,2.5,,0,0"));
+        assert!(lines.next().unwrap().contains(",-1000000,7200000,9000000,false,,,2.5,,0,0,"));
     }
 
     #[test]

@@ -50,9 +50,9 @@ impl FromStr for DriverVersion {
     fn from_str(text: &str) -> Result<Self, SimError> {
         let unusable = || SimError::DriverVersion { version: text.to_owned() };
         let numbers: Result<Vec<u32>, _> = text.split('.').map(str::parse).collect();
-        match numbers.map_err(|_| unusable())?.as_slice() {
-            &[branch @ 1..=3999, minor @ ..=999, patch @ ..=999] => Ok(Self(branch, minor, patch)),
-            &[branch @ 1..=3999, minor @ ..=999] => Ok(Self(branch, minor, 0)),
+        match *numbers.map_err(|_| unusable())?.as_slice() {
+            [branch @ 1..=3999, minor @ ..=999, patch @ ..=999] => Ok(Self(branch, minor, patch)),
+            [branch @ 1..=3999, minor @ ..=999] => Ok(Self(branch, minor, 0)),
             _ => Err(unusable()),
         }
     }

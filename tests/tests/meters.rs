@@ -44,7 +44,10 @@ fn refused(node: &Node, command: &[&str]) -> Ran {
 fn training() -> (MetricsNode, Training) {
     let served = MetricsNode::start();
     let training = served.train();
-    assert!(newest(&served.node).iteration_energy_j.unwrap() > 0.0);
+    served.node.until_so("energy is measured", || {
+        let windows = served.node.job(JOB).windows;
+        windows.last().and_then(|window| window.iteration_energy_j).is_some_and(|j| j > 0.0)
+    });
     assert!(served.node.status().gpus.iter().all(|gpu| gpu.meter.is_none()));
     (served, training)
 }

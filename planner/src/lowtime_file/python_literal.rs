@@ -1,5 +1,5 @@
 //! The Python literals of plan files of lowtime and Zeus: lists, tuples, whole numbers, strings,
-//! comments, and numbers as NumPy 2 writes them.
+//! comments, and numbers as `NumPy` 2 writes them.
 //!
 //! Their own tools evaluate such files as Python expressions. Here they are only parsed: other names,
 //! operators and calls are errors, and size and nesting are bounded.
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
         Ok(Literal { value, place })
     }
 
-    /// A scalar as NumPy 2 writes it: `np.int64(1410)`.
+    /// A scalar as `NumPy` 2 writes it: `np.int64(1410)`.
     fn numpy_scalar(&mut self) -> Result<Value<'a>, PlanError> {
         let place = self.place;
         let name = self.take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_'));

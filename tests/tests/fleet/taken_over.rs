@@ -51,12 +51,15 @@ fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     let staged = staged.requeued_without(GONE);
     let [first, second, last] = &staged.nodes[..] else { panic!() };
 
-    // Nothing lists it any more, and nothing is left of it beside its job's former run.
+    // Nothing lists it any more, and nothing is left of it beside its job's former run and
+    // what it saved.
     let listed = || pfoctl(first, &["fleet", "status"]);
     first.until_so("it is not listed", || !listed().contains(NODES[GONE]));
     let left = staged.store.keys_with(&format!("/{}", NODES[GONE]));
-    let of_former = |key: &String| key.contains("@77.0/") && key.starts_with("/pfo/1/job/");
-    assert!(left.iter().all(of_former), "{left:?}");
+    let saved = format!("/pfo/1/savings/{}", NODES[GONE]);
+    let stays =
+        |key: &String| *key == saved || key.contains("@77.0/") && key.starts_with("/pfo/1/job/");
+    assert!(left.iter().all(stays), "{left:?}");
 
     // The others run what all of them ran, and slow stages are answered by the node with rank 0.
     staged.until_all_run(|label| label == "own.json");

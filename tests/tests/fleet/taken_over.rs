@@ -16,6 +16,14 @@ fn until_swept(node: &Node, what: &str, so: impl Fn(&SweepStatus) -> bool) -> Sw
     until_swept_within(2 * PATIENCE, node, what, so)
 }
 
+/// Checks that nothing is left of the node in the store beside its job's former run and what it saved.
+fn assert_little_is_left(staged: &Staged) {
+    let left = staged.store.keys_with(&format!("/{}", NODES[GONE]));
+    let saved = format!("/pfo/1/savings/{}", NODES[GONE]);
+    let is_of_former = |key: &str| key.contains("@77.0/") && key.starts_with("/pfo/1/job/");
+    assert!(left.iter().all(|key| *key == saved || is_of_former(key)), "{left:?}");
+}
+
 #[test]
 fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     let Some(mut staged) = Staged::start_with(setup) else { return };
@@ -51,15 +59,9 @@ fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     let staged = staged.requeued_without(GONE);
     let [first, second, last] = &staged.nodes[..] else { panic!() };
 
-    // Nothing lists it any more, and nothing is left of it beside its job's former run and
-    // what it saved.
     let listed = || pfoctl(first, &["fleet", "status"]);
     first.until_so("it is not listed", || !listed().contains(NODES[GONE]));
-    let left = staged.store.keys_with(&format!("/{}", NODES[GONE]));
-    let saved = format!("/pfo/1/savings/{}", NODES[GONE]);
-    let stays =
-        |key: &String| *key == saved || key.contains("@77.0/") && key.starts_with("/pfo/1/job/");
-    assert!(left.iter().all(stays), "{left:?}");
+    assert_little_is_left(&staged);
 
     // The others run what all of them ran, and slow stages are answered by the node with rank 0.
     staged.until_all_run(|label| label == "own.json");

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from node import PATIENCE_S, until
@@ -395,6 +396,10 @@ def test_a_daemon_that_hangs_under_a_slow_trainer_is_noticed_before_its_socket_i
     with pfo_gpu.Session(setup_timeout_s=60) as session:
         node.daemon.send_signal(signal.SIGSTOP)
         try:
+            # A thread that is not stopped yet would read the step, and nothing would be late.
+            tasks = list(Path(f"/proc/{node.daemon.pid}/task").iterdir())
+            state = lambda task: (task / "stat").read_text().rpartition(") ")[2][0]
+            until("all its threads are stopped", lambda: all(state(task) == "T" for task in tasks))
             one_step(session)
             until("it is said", warnings)
             assert session.counters.dropped == 0

@@ -65,10 +65,14 @@ impl CounterReader {
         Ok(())
     }
 
-    /// The energy in joules, if there is a counter that is to be believed.
-    pub(crate) fn energy_j(&self) -> Option<f64> {
+    /// The energy in joules, if there is a counter that is to be believed, and the verdict on it.
+    pub(crate) fn energy_j(&self) -> (Option<f64>, Verdict) {
         let (asked_ns, energy_j) = (now_ns(), self.probe.energy_j());
-        lock(&self.judge).read(asked_ns, now_ns(), energy_j)
+        let mut judge = lock(&self.judge);
+        let energy_j = judge.read(asked_ns, now_ns(), energy_j);
+        // A counter that has never been read has returned nothing wrong.
+        let in_doubt = judge.doubt().is_some_and(|doubt| doubt != Doubt::Missing);
+        (energy_j, Verdict { spoiled: judge.spoiled, in_doubt })
     }
 
     /// The energy, and for how long each reason has kept the clock down.
@@ -79,13 +83,6 @@ impl CounterReader {
 
     pub(super) fn probe(&self) -> &Probe {
         &self.probe
-    }
-
-    pub(crate) fn verdict(&self) -> Verdict {
-        let judge = lock(&self.judge);
-        // A counter that has never been read has returned nothing wrong.
-        let in_doubt = judge.doubt().is_some_and(|doubt| doubt != Doubt::Missing);
-        Verdict { spoiled: judge.spoiled, in_doubt }
     }
 
     /// Compares the counter with the power reading.

@@ -21,10 +21,10 @@ impl Rank {
         }
         let began_ns = now_ns();
         if let Some((steps, at_ns)) = self.recording.begun.take(began_ns) {
-            let energy_j = self.counter.energy_j();
+            let (energy_j, verdict) = self.counter.energy_j();
             self.recording.begun.measured(began_ns, now_ns());
             let mut measured = (**self.progress().measured.load()).clone();
-            measured.judged(self.counter.verdict(), began_ns);
+            measured.judged(verdict, began_ns);
             measured.step_begins(self.following.swap, steps, at_ns, energy_j);
             self.progress().measured.store(Arc::new(measured));
         }
@@ -64,8 +64,8 @@ impl Rank {
     /// Measures what the session used after its last step began.
     pub(crate) fn measure_end(&self) {
         let mut measured = (**self.progress().measured.load()).clone();
-        let energy_j = self.counter.energy_j();
-        measured.judged(self.counter.verdict(), now_ns());
+        let (energy_j, verdict) = self.counter.energy_j();
+        measured.judged(verdict, now_ns());
         measured.counter_reads(energy_j);
         self.progress().measured.store(Arc::new(measured));
     }

@@ -76,8 +76,8 @@ impl Rank {
         joined_in: Option<Arc<Swap>>,
     ) -> Self {
         let rules = session.grant.load().rules;
-        let measured = Measured::begin(counter.energy_j(), counter.verdict());
-        session.progress.measured.store(Arc::new(measured));
+        let (energy_j, verdict) = counter.energy_j();
+        session.progress.measured.store(Arc::new(Measured::begin(energy_j, verdict)));
         Self {
             session,
             job,

@@ -147,17 +147,14 @@ impl Judge {
             return self.doubt.is_none().then_some(self.counted_j);
         }
         let odd = self.odd.take();
+        if odd.is_some() {
+            self.jumped(got_ns);
+        }
         if self.follows(&last, &new) {
-            if odd.is_some() {
-                self.jumped(got_ns);
-            }
             self.former = if energy_j == last.energy_j { self.former } else { Some(last) };
         } else if odd.is_some_and(|odd| self.follows(&odd, &new)) {
             self.settle(&last, &new);
         } else {
-            if odd.is_some() {
-                self.jumped(got_ns);
-            }
             self.odd = Some(new);
             return None;
         }
@@ -178,7 +175,6 @@ impl Judge {
 
     /// Two readings agree that the last one before them no longer holds.
     fn settle(&mut self, last: &Reading, new: &Reading) {
-        self.jumped(new.got_ns);
         let was_a_spike = self.former.is_some_and(|former| self.follows(&former, new));
         if was_a_spike && new.energy_j < last.energy_j {
             self.spoiled = self.spoiled.wrapping_add(1);

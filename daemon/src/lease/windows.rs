@@ -85,6 +85,8 @@ pub(crate) struct Measured {
     pub counts: bool,
     session_began_j: Option<f64>,
     verdict: Verdict,
+    /// When that was asked for, by the clock of this daemon.
+    judged_ns: u64,
     was_in_doubt: bool,
     last: Option<Mark>,
 }
@@ -102,6 +104,7 @@ impl Measured {
     /// Takes what the judge of the counter says now. If that has changed, what was read in the last
     /// minute is void.
     pub(crate) fn judged(&mut self, verdict: Verdict, now_ns: u64) {
+        self.judged_ns = now_ns;
         if verdict == self.verdict {
             return;
         }
@@ -137,7 +140,9 @@ impl Measured {
         if let Some(last) = went_on.filter(|last| !last.settling) {
             let time_s = at_ns.saturating_sub(last.at_ns) as f64 / 1e9;
             let energy_j = energy_j.zip(last.energy_j).map(|(now_j, last_j)| now_j - last_j);
-            self.windows.add(swap, RankWindow { steps, time_s, energy_j }, at_ns);
+            // The clock of a trainer in a time namespace of its own may be far behind.
+            let grew_ns = at_ns.max(self.judged_ns);
+            self.windows.add(swap, RankWindow { steps, time_s, energy_j }, grew_ns);
         }
         let settling = went_on.is_none();
         self.last = Some(Mark { swap, at_ns, energy_j, settling });
@@ -260,6 +265,17 @@ mod tests {
         }
         assert_eq!(energies(&measured), [Some(980.0), None, Some(2.0)]);
         assert_eq!((measured.energy_j, measured.counts), (None, true), "a part of it is not known");
+    }
+
+    #[test]
+    fn a_doubt_voids_what_a_rank_measured_whose_clock_is_far_behind() {
+        let mut measured = Measured::begin(Some(0.0), Verdict::default());
+        for step in 0..9 {
+            measured.judged(Verdict::default(), (1000 + step) * SECOND);
+            measured.step_begins(0, 1, step * SECOND, Some(10.0 * step as f64));
+        }
+        measured.judged(Verdict { spoiled: 1, in_doubt: true }, 1009 * SECOND);
+        assert!(measured.windows.measured().all(|(_, window)| window.energy_j.is_none()));
     }
 
     #[test]

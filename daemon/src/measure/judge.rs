@@ -289,7 +289,8 @@ impl Judge {
                  than the GPU, such as its module"
             )
         });
-        let jumped = self.jumps_ns.back().map(|at_ns| {
+        let lately = |at_ns: &&u64| now_ns.saturating_sub(**at_ns) < JUMPS_NS;
+        let jumped = self.jumps_ns.back().filter(lately).map(|at_ns| {
             let ago_s = seconds(*at_ns, now_ns);
             format!("its energy counter fell or jumped {ago_s:.0} s ago; pfod counts on from there")
         });

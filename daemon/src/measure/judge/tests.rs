@@ -336,6 +336,13 @@ fn a_fall_is_confirmed_by_the_next_reading_and_counting_continues_from_there() {
 }
 
 #[test]
+fn a_fall_is_named_for_two_minutes_also_when_nobody_reads_the_counter_any_more() {
+    let judge = judged(100, |tenth| Some(honest_j(tenth % 50))).0;
+    assert!(judge.remark(120 * SECOND).is_some());
+    assert_eq!(judge.remark(126 * SECOND), None);
+}
+
+#[test]
 fn a_spike_that_the_gpu_could_have_drawn_makes_the_figures_around_it_void_and_never_falls() {
     let (judge, returned) =
         judged(100, |tenth| Some(honest_j(tenth) + if tenth == 50 { 100.0 } else { 0.0 }));

@@ -92,16 +92,20 @@ impl FromStr for Month {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let first = day(&format!("{text}-01"));
-        let both = first.and_then(|first| Some(Self { first, after: next_month(first)? }));
-        both.ok_or_else(|| format!("{text:?} is no month; give one such as 2026-11"))
+        first
+            .and_then(Self::from_first)
+            .ok_or_else(|| format!("{text:?} is no month; give one such as 2026-11"))
     }
 }
 
 impl Month {
     /// That of a time.
     pub(crate) fn of(unix_s: u64, zone: &TimeZone) -> Option<Self> {
-        let first = at(unix_s, zone).date().first_of_month();
-        Some(Self { first, after: next_month(first)? })
+        Self::from_first(at(unix_s, zone).date().first_of_month())
+    }
+
+    fn from_first(first: Date) -> Option<Self> {
+        Some(Self { first, after: first.last_of_month().tomorrow().ok()? })
     }
 
     /// The month as a person writes it.
@@ -183,13 +187,6 @@ fn at(unix_s: u64, zone: &TimeZone) -> Zoned {
 fn day(text: &str) -> Option<Date> {
     let is_day = text.len() == "2026-11-01".len() && !text.starts_with('-');
     text.parse().ok().filter(|day: &Date| is_day && day.to_string() == text)
-}
-
-fn next_month(first: Date) -> Option<Date> {
-    match first.month() {
-        12 => Date::new(first.year().checked_add(1)?, 1, 1).ok(),
-        month => Date::new(first.year(), month.checked_add(1)?, 1).ok(),
-    }
 }
 
 /// The seconds of a span such as `90min`; none of no span.

@@ -199,19 +199,25 @@ impl Ledger {
     /// What was saved. `only_of` is the only user whose jobs may be seen. Not to be called on a thread
     /// of the runtime.
     pub(crate) fn savings(&self, query: &SavingsQuery, only_of: Option<Uid>) -> SavingsReport {
-        let config = self.config();
-        let (tariff, tariff_problem) = tariff(&config);
         let (known, ledger_problem) = self.known(query, only_of.or(query.uid));
         SavingsReport {
             rows: query::rows(&known, query.by),
             total: query::total(&known),
+            ledger_problem,
+            ..self.report(query)
+        }
+    }
+
+    /// A report without any saving.
+    fn report(&self, query: &SavingsQuery) -> SavingsReport {
+        let (tariff, tariff_problem) = tariff(&self.config());
+        SavingsReport {
             tariff,
             tariff_problem,
-            ledger_problem,
             entries: self.entries(),
             since_unix_s: query.since_unix_s,
             until_unix_s: query.until_unix_s,
-            nodes: Vec::new(),
+            ..SavingsReport::default()
         }
     }
 
@@ -221,7 +227,7 @@ impl Ledger {
     }
 
     /// What was saved so far, in sums that only rise. Those of a job that has just begun to run a plan are
-    /// 0: whoever adds up what a sum has risen by has to see it before it does.
+    /// 0: `increase()` of Prometheus needs a sample before the first rise.
     pub(crate) fn accounts(&self) -> Vec<Account> {
         let Some(mut accounts) = lock(&self.accounts).clone() else { return Vec::new() };
         let seen = lock(&self.seen);

@@ -14,8 +14,7 @@ use flate2::write::GzEncoder;
 use pfo_protocol::{Savings, SavingsBy, SavingsNode, SavingsRow, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::comparison::Compared;
-use crate::ledger::query::{Known, MOST_ROWS, Measured, savings_and_estimates};
+use crate::ledger::query::{Known, MOST_ROWS, Measured, Part, by_subject, savings_and_estimates};
 use crate::ledger::saving::{Estimate, Interval, Rates};
 use crate::ledger::windows::Heat;
 
@@ -60,20 +59,11 @@ type Group = (Uid, Option<String>, Option<String>, Option<String>);
 
 impl Month {
     fn of(known: &[Known], written_unix_s: u64) -> Self {
-        let mut groups: BTreeMap<Group, BTreeMap<usize, Vec<&Measured>>> = BTreeMap::new();
-        for (index, Known { work, windows, .. }) in known.iter().enumerate() {
-            for window in windows {
-                let of = (work.uid, Some(work.job.clone()));
-                let group = (of.0, of.1, window.partition.clone(), window.model.clone());
-                groups.entry(group).or_default().entry(index).or_default().push(window);
-            }
-        }
-        let row = |(group, parts): (Group, BTreeMap<usize, Vec<&Measured>>)| {
-            let parts: Vec<_> = parts
-                .iter()
-                .map(|(index, windows)| (&known[*index].comparisons[..], &windows[..]))
-                .collect();
-            let (mut savings, estimates) = savings_and_estimates(parts.iter().copied());
+        let groups = by_subject(known, |work, window| -> Group {
+            (work.uid, Some(work.job.clone()), window.partition.clone(), window.model.clone())
+        });
+        let row = |(group, parts): (Group, Vec<Part<'_>>)| {
+            let (mut savings, estimates) = savings_and_estimates(&parts);
             savings.saved = Interval::of(&estimates).map(Interval::saved);
             savings.slowdown_s = own_slowdown_s(&parts);
             MonthRow::of(group, savings, Estimate::sum(&estimates))
@@ -153,8 +143,8 @@ impl Told {
         }
     }
 
-    /// What can be written in so many bytes: the names of jobs go first, those of the oldest months
-    /// before others, and then whole months.
+    /// The bytes to write, at most `most`. If they are too many, names of jobs are left out, those of the
+    /// oldest months first, and then whole months.
     pub(crate) fn written(&self, most: usize) -> Vec<u8> {
         let mut told = self.clone();
         let mut bytes = told.compressed();
@@ -189,8 +179,8 @@ impl Told {
 }
 
 /// This node's part of how much longer jobs took: nodes of one job all count its steps.
-fn own_slowdown_s(parts: &[(&[Compared], &[&Measured])]) -> Option<f64> {
-    let own_s = |(comparisons, windows): &(&[Compared], &[&Measured])| {
+fn own_slowdown_s(parts: &[Part<'_>]) -> Option<f64> {
+    let own_s = |(comparisons, windows): &Part<'_>| {
         let rates = Rates::of(comparisons)?;
         let of_window = |window: &&Measured| {
             let compared = &comparisons[rates.nearest(window.at_unix_s())];

@@ -275,7 +275,7 @@ impl<'a> Quarter<'a> {
                 for index in 0..self.nodes.len() {
                     self.happen(index);
                     if self.tick == ends {
-                        // A row covers ten minutes: no more than that is under way when a month ends.
+                        // A row covers ten minutes at most, so a month's end splits ten minutes at most.
                         let node = &mut self.nodes[index];
                         node.entries.extend(node.windows.end());
                     }

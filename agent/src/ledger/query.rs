@@ -114,41 +114,50 @@ impl Of {
     }
 }
 
-/// Every row.
-pub(super) fn rows(known: &[Known], by: SavingsBy) -> Vec<SavingsRow> {
-    let mut parts: BTreeMap<Of, BTreeMap<usize, Vec<&Measured>>> = BTreeMap::new();
-    for (index, Known { work, windows, .. }) in known.iter().enumerate() {
+/// What was measured under one plan of a job, with the comparisons of that plan.
+pub(super) type Part<'a> = (&'a [Compared], Vec<&'a Measured>);
+
+/// What was measured, by some subject.
+pub(super) fn by_subject<'a, S: Ord>(
+    known: &'a [Known],
+    of: impl Fn(&Work, &Measured) -> S,
+) -> BTreeMap<S, Vec<Part<'a>>> {
+    let mut subjects: BTreeMap<S, BTreeMap<usize, Part<'a>>> = BTreeMap::new();
+    for (index, Known { work, windows, comparisons }) in known.iter().enumerate() {
         for measured in windows {
-            let of_row = parts.entry(Of::part(by, work, measured)).or_default();
-            of_row.entry(index).or_default().push(measured);
+            let parts = subjects.entry(of(work, measured)).or_default();
+            parts.entry(index).or_insert((comparisons, Vec::new())).1.push(measured);
         }
     }
-    let row = |(of, parts): (Of, BTreeMap<usize, Vec<&Measured>>)| {
-        let parts =
-            parts.iter().map(|(index, windows)| (&known[*index].comparisons[..], &windows[..]));
+    let parts = |(subject, parts): (S, BTreeMap<_, _>)| (subject, parts.into_values().collect());
+    subjects.into_iter().map(parts).collect()
+}
+
+/// Every row.
+pub(super) fn rows(known: &[Known], by: SavingsBy) -> Vec<SavingsRow> {
+    let row = |(of, parts): (Of, Vec<Part<'_>>)| {
         let Of { day_unix_s, uid, job, plan, partition, model } = of;
         let job = job.and_then(|job| job.parse().ok());
-        SavingsRow { uid, job, plan, day_unix_s, savings: savings(parts), partition, model }
+        SavingsRow { uid, job, plan, day_unix_s, savings: savings(&parts), partition, model }
     };
-    parts.into_iter().take(MOST_ROWS).map(row).collect()
+    let subjects = by_subject(known, |work, measured| Of::part(by, work, measured));
+    subjects.into_iter().take(MOST_ROWS).map(row).collect()
 }
 
 /// All of it.
 pub(super) fn total(known: &[Known]) -> Savings {
-    let windows: Vec<Vec<_>> = known.iter().map(|known| known.windows.iter().collect()).collect();
-    savings(known.iter().zip(&windows).map(|(of, windows)| (&of.comparisons[..], &windows[..])))
+    let parts = known.iter().map(|of| (&of.comparisons[..], of.windows.iter().collect()));
+    savings(&parts.collect::<Vec<_>>())
 }
 
-fn savings<'a>(parts: impl Iterator<Item = (&'a [Compared], &'a [&'a Measured])>) -> Savings {
+fn savings(parts: &[Part<'_>]) -> Savings {
     let (mut savings, estimates) = savings_and_estimates(parts);
     savings.saved = Interval::of(&estimates).map(Interval::saved);
     savings
 }
 
 /// All figures but what was saved, and that of each plan.
-pub(super) fn savings_and_estimates<'a>(
-    parts: impl Iterator<Item = (&'a [Compared], &'a [&'a Measured])>,
-) -> (Savings, Vec<Estimate>) {
+pub(super) fn savings_and_estimates(parts: &[Part<'_>]) -> (Savings, Vec<Estimate>) {
     let (mut savings, mut estimates) = (Savings::default(), Vec::new());
     let mut heat = Heat::default();
     for (comparisons, windows) in parts {

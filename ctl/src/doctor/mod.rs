@@ -133,21 +133,17 @@ fn render(findings: &[Finding], look: Look) -> String {
         };
         let word = toned(&format!("{word:<8}"), tone, look);
         let is_such = |other: &&Finding| (&other.check, other.level) == (check, *level);
-        let (before, all) = (
-            findings.iter().take(place).filter(is_such).count(),
-            findings.iter().filter(is_such).count(),
-        );
-        match before {
-            FIRST if all >= MANY => {
+        let all = findings.iter().filter(is_such).count();
+        let before = findings.iter().take(place).filter(is_such).count();
+        if all >= MANY && before >= FIRST {
+            if before == FIRST {
                 text += &format!("{word} {check}: {} more; --json lists all\n", all - FIRST);
             }
-            before if before > FIRST && all >= MANY => {}
-            _ => {
-                text += &format!("{word} {check}: {}\n", harmless(message));
-                for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
-                    text += &format!("{:9}{}\n", "", harmless(line));
-                }
-            }
+            continue;
+        }
+        text += &format!("{word} {check}: {}\n", harmless(message));
+        for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
+            text += &format!("{:9}{}\n", "", harmless(line));
         }
     }
     text

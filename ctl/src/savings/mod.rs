@@ -276,9 +276,6 @@ fn cells(row: &SavingsRow, tariff: &Tariff) -> Vec<Cell> {
         Some(saved) => Cell::text(watt_hours(saved.estimate_j)).tone(Tone::Bad),
         None => Cell::text("not proven"),
     };
-    let interval = savings.saved.map(|SavedEnergy { low_j, high_j, .. }| {
-        format!("{} to {}", watt_hours(low_j), watt_hours(high_j))
-    });
     vec![
         Cell::option(day_unix_s.map(date)),
         Cell::option(uid.map(user::name_of)),
@@ -290,22 +287,32 @@ fn cells(row: &SavingsRow, tariff: &Tariff) -> Vec<Cell> {
         Cell::text(span(time_s)),
         Cell::text(watt_hours(energy_j)),
         saved,
-        Cell::option(interval),
+        Cell::option(savings.saved.as_ref().map(interval)),
         Cell::option(shown.map(|saved| percent(share(savings, &saved)))),
-        Cell::option(shown.zip(tariff.price_per_kwh).map(|(saved, price)| {
-            format!("{:.2} {}", saved.estimate_j / KWH_J * price, tariff.currency)
-                .trim_end()
-                .to_owned()
-        })),
-        Cell::option(
-            shown.zip(tariff.co2e_g_per_kwh).map(|(saved, g)| grams(saved.estimate_j / KWH_J * g)),
-        ),
+        Cell::option(shown.and_then(|saved| money(&saved, tariff))),
+        Cell::option(shown.and_then(|saved| co2e(&saved, tariff))),
         Cell::option(savings.slowdown_s.filter(|s| *s > 0.0).map(span)),
         Cell::option(
             (savings.given_j > 0.0)
                 .then(|| format!("{}, {}", watt_hours(savings.given_j), span(savings.lost_s))),
         ),
     ]
+}
+
+/// Between what it surely is.
+fn interval(SavedEnergy { low_j, high_j, .. }: &SavedEnergy) -> String {
+    format!("{} to {}", watt_hours(*low_j), watt_hours(*high_j))
+}
+
+/// What it is worth, if the tariff says what energy costs.
+fn money(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
+    let money = saved.estimate_j / KWH_J * tariff.price_per_kwh?;
+    Some(format!("{money:.2} {}", tariff.currency).trim_end().to_owned())
+}
+
+/// The mass of carbon dioxide that it stands for, likewise.
+fn co2e(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
+    Some(grams(saved.estimate_j / KWH_J * tariff.co2e_g_per_kwh?))
 }
 
 /// What share of the energy at default clocks was saved.

@@ -6,9 +6,9 @@ use pfo_protocol::{
 };
 
 use super::picture::{Bar, bars};
-use super::{KWH_J, date, measured_when, measured_where, share};
+use super::{co2e, date, interval, measured_when, measured_where, money, share};
 use crate::report::{document, element, escaped, figure, list, table};
-use crate::status::quantity::{grams, percent, span, watt_hours};
+use crate::status::quantity::{percent, span, watt_hours};
 
 /// Rows of a table, and bars of a picture: the page is to be read.
 const MOST: usize = 40;
@@ -86,7 +86,7 @@ fn headline(known: &Known<'_>) -> String {
     );
     let mut facts = Vec::new();
     if let Some(saved) = shown {
-        let worth = [money(&saved, tariff), co2e(&saved, tariff)];
+        let worth = [money(&saved, tariff), of_co2e(&saved, tariff)];
         let worth: Vec<_> = worth.into_iter().flatten().collect();
         if !worth.is_empty() {
             facts.push(format!("Worth {} by the present tariff.", worth.join(" and ")));
@@ -117,13 +117,8 @@ fn headline(known: &Known<'_>) -> String {
     format!("<p class=\"headline\">{}</p>\n{}", escaped(&said), list(&facts))
 }
 
-fn money(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
-    let money = saved.estimate_j / KWH_J * tariff.price_per_kwh?;
-    Some(format!("{money:.2} {}", tariff.currency).trim_end().to_owned())
-}
-
-fn co2e(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
-    Some(format!("{} of CO2e", grams(saved.estimate_j / KWH_J * tariff.co2e_g_per_kwh?)))
+fn of_co2e(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
+    co2e(saved, tariff).map(|mass| format!("{mass} of CO2e"))
 }
 
 fn pictures(known: &Known<'_>) -> String {
@@ -165,17 +160,14 @@ fn rows(
     let cells = |row: &SavingsRow| {
         let Savings { energy_j, saved, slowdown_s, .. } = row.savings;
         let shown = saved.filter(|saved| saved.shown);
-        let interval = |saved: SavedEnergy| {
-            format!("{} to {}", watt_hours(saved.low_j), watt_hours(saved.high_j))
-        };
         [
             name(row),
             Some(watt_hours(energy_j)),
             Some(shown.map_or("not proven".to_owned(), |saved| watt_hours(saved.estimate_j))),
-            saved.map(interval),
+            saved.as_ref().map(interval),
             shown.map(|saved| percent(share(&row.savings, &saved))),
             shown.and_then(|saved| money(&saved, &known.users.tariff)),
-            shown.and_then(|saved| co2e(&saved, &known.users.tariff)),
+            shown.and_then(|saved| of_co2e(&saved, &known.users.tariff)),
             slowdown_s.filter(|slowdown_s| *slowdown_s > 0.0).map(span),
         ]
     };

@@ -43,7 +43,7 @@ pub(super) fn bars(bars: &[Bar]) -> Option<String> {
         let colour = if saved.estimate_j < 0.0 { "#c2410c" } else { "#2b8a3e" };
         let paint = if saved.shown { 1.0 } else { 0.35 };
         let name: String = bar.name.chars().take(MOST_LETTERS).collect();
-        // A string takes whatever is written.
+        // Writing to a string never fails.
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n\

@@ -27,7 +27,7 @@ const LEAST_RATIO: f64 = 0.85;
 const MOST_RATIO: f64 = 1.25;
 const MODULE_S: f64 = 30.0;
 /// How many standard errors of the mean power are allowed for. A counter's refreshes and a reading that
-/// is an average over a second shift energy at the edges, by at most so many seconds of the highest power.
+/// is an average over a second shift energy at the edges: by `EDGES_S` of the highest power at most.
 const ERRORS: f64 = 2.0;
 const EDGES_S: f64 = 1.0;
 /// The fewest power samples that are compared.

@@ -57,18 +57,12 @@ impl Ledger {
         let merged = months::merged(told, month, query.by, |of, name| {
             uid.is_none_or(|uid| uid == of) && job.as_deref().is_none_or(|job| name == Some(job))
         });
-        let (tariff, tariff_problem) = super::tariff(&self.config());
-        let ledger_problem = lock(&self.file).problem.clone();
         Ok(SavingsReport {
             rows: merged.rows,
             total: merged.total,
-            tariff,
-            tariff_problem,
-            ledger_problem,
-            entries: self.entries(),
-            since_unix_s: query.since_unix_s,
-            until_unix_s: query.until_unix_s,
+            ledger_problem: lock(&self.file).problem.clone(),
             nodes: merged.nodes,
+            ..self.report(query)
         })
     }
 }

@@ -117,7 +117,7 @@ fn the_variance_of_rows_is_that_of_their_sum_however_they_are_written() {
         let directory = tempfile::tempdir().unwrap();
         let mut ledger = store(directory.path());
         ledger.append(&[], &comparisons).unwrap();
-        // Each of so many steps that this node is all of the job.
+        // A step of the job takes 10 J: this node has all of its GPUs.
         for part in parts {
             let steps = (part / 10.0) as u64;
             ledger.append(&[Entry { steps, ..row(1000, *part) }], &[]).unwrap();

@@ -105,7 +105,7 @@ fn a_job_over_nodes_is_off_by_the_same_share_on_all_of_them_and_slower_once() {
 
 #[test]
 fn a_ledger_that_two_nodes_tell_of_counts_once() {
-    // A node has a new name, under which it tells of what it told of before, and of more.
+    // A node was renamed: it tells the same ledger again, with more in it.
     let before = told("l", &[(MONTH, vec![known("j", 1000.0)])]);
     let after = told("l", &[(MONTH, vec![known("j", 1500.0)])]);
     let fleet = merge(&[("old", &before), ("new", &after)], SavingsBy::Job);

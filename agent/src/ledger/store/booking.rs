@@ -1,5 +1,5 @@
-//! Books rows of the ledger to the sums of their users, in the transaction that writes them: a row that
-//! is booked is written, and none is booked twice, whatever ends the agent.
+//! Books rows of the ledger to the sums of their users, in the transaction that writes them: if the agent
+//! is killed, both are on disk or neither is, and no row is booked twice.
 
 use pfo_protocol::Uid;
 use rusqlite::{Connection, Transaction, params};
@@ -10,8 +10,8 @@ use crate::ledger::comparison::Compared;
 use crate::ledger::query::Measured;
 use crate::ledger::saving::Rates;
 
-/// Has sums of a user in a partition, which are 0 before something is booked: whoever adds up what a sum
-/// has risen by has to see it before it does.
+/// Adds the sums of a user in a partition, which are 0 before the first row is booked: `increase()` of
+/// Prometheus needs a sample before the first rise.
 pub(super) fn begin(
     rows: &Transaction<'_>,
     uid: Uid,

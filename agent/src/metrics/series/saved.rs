@@ -12,19 +12,16 @@ use crate::ledger::Account;
 const KWH_J: f64 = 3.6e6;
 
 pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
-    sink.take(&energy(), &known.accounts)?;
-    sink.take(&time(), &known.accounts)?;
+    sink.take(&sums(), &known.accounts)?;
     sink.take(&worth(), &[&known.tariff])
 }
 
-fn labels_of(account: &Account) -> Vec<String> {
-    vec![text(account.uid), account.partition.clone().unwrap_or_default()]
-}
-
-fn energy() -> Subject<Account> {
+fn sums() -> Subject<Account> {
     Subject {
         labels: &["uid", "partition"],
-        label_values: labels_of,
+        label_values: |account: &Account| {
+            vec![text(account.uid), account.partition.clone().unwrap_or_default()]
+        },
         series: vec![
             counter(
                 "pfo_compared_joules_total",
@@ -52,21 +49,12 @@ fn energy() -> Subject<Account> {
                  is how far the 95 % interval reaches.",
                 |account| Some(account.booked.variance_j2),
             ),
-        ],
-    }
-}
-
-fn time() -> Subject<Account> {
-    Subject {
-        labels: &["uid", "partition"],
-        label_values: labels_of,
-        series: vec![
             counter(
                 "pfo_slower_seconds_total",
                 Some("seconds"),
                 "Time that jobs took beyond default clocks, by the same comparisons. The net slowdown is \
                  this minus pfo_faster_seconds_total.",
-                |account: &Account| Some(account.booked.slower_s),
+                |account| Some(account.booked.slower_s),
             ),
             counter(
                 "pfo_faster_seconds_total",

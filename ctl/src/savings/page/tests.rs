@@ -1,4 +1,5 @@
 use super::*;
+use crate::savings::KWH_J;
 
 fn savings(energy_j: f64, saved: Option<[f64; 3]>) -> Savings {
     let saved = saved.map(|[low_j, estimate_j, high_j]| SavedEnergy {

@@ -16,7 +16,7 @@ NEXTEST := cargo nextest run --workspace
 WRITE_SNAPSHOTS := INSTA_UPDATE=always INSTA_FORCE_PASS=1 $(WITH_SIGNALS)
 # The tests across processes that hold what a program prints.
 WITH_SNAPSHOTS = $(shell grep -l assert_printed! tests/tests/*.rs | xargs -n 1 basename -s .rs | paste -sd '|')
-.PHONY: help setup package-tools build programs demo-programs pages install deb rpm demo demo-fleet \
+.PHONY: help setup package-tools build programs demo-programs demo-picture pages install deb rpm demo demo-fleet \
 	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix canary-frameworks wheel wheel-free-threaded \
 	wheel-aarch64 packages-aarch64 playground-wheel gpu-kit check-wheel try-playground test-wheel reference \
 	repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
@@ -124,6 +124,11 @@ demo: demo-programs ## Watch four simulated GPUs save energy (takes a minute)
 demo-fleet: demo-programs ## Watch a pipeline over four simulated nodes be tuned (takes a few minutes)
 	@scripts/setup fleet
 	@demo/fleet
+
+demo-picture: demo-programs ## Draw docs/demo.svg anew, from a demo; look at it
+	@scripts/setup python
+	@.venv/bin/pip install --quiet --disable-pip-version-check pyte==0.8.2
+	@.venv/bin/python scripts/picture-of-demo
 
 demo-programs:
 	@scripts/setup build

@@ -65,6 +65,16 @@ mod tests {
     }
 
     #[test]
+    fn every_command_is_on_the_page_of_commands() {
+        let page = include_str!("../../../docs/commands.md");
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let names = [format!("`pfoctl {name}"), format!("`{name}")];
+            assert!(names.iter().any(|name| page.contains(name)), "docs/commands.md: {name}");
+        }
+    }
+
+    #[test]
     fn columns_are_those_of_a_command() {
         let mut commands = BTreeSet::new();
         leaves(&Cli::command(), "", &mut commands);

@@ -200,7 +200,6 @@ fn as_text(machine: &MachineView) -> String {
     table.set_header([
         "GPU",
         "MODEL",
-        "UUID",
         "LOCKED SM",
         "SM",
         "LOCKED MEM",
@@ -228,7 +227,6 @@ fn as_text(machine: &MachineView) -> String {
         table.add_row([
             gpu.index.to_string(),
             gpu.model.to_owned() + if gpu.mig { " (MIG)" } else { "" },
-            gpu.uuid.clone(),
             range(&gpu.locked_sm_mhz),
             gpu.sm_mhz.to_string(),
             range(&gpu.locked_memory_mhz),

@@ -290,11 +290,14 @@ impl<'n> BootedJob<'n> {
 
     /// Swaps to a plan, and waits until every rank runs it.
     pub fn take_up(&self, plan: &TestPlan) {
+        self.swap(plan).printed();
+    }
+
+    /// Swaps its plan, and waits until it is in force or cannot be.
+    pub fn swap(&self, plan: &TestPlan) -> Ran {
         let file = format!("{}.plan.json", self.name);
         fs::write(self.node.debian.shared().join(&file), plan.to_json()).unwrap();
-        let swapped: Ran =
-            self.begin_swap(&format!("/shared/{file} --wait")).wait_with_output().unwrap().into();
-        swapped.printed();
+        self.begin_swap(&format!("/shared/{file} --wait")).wait_with_output().unwrap().into()
     }
 
     /// Waits until every rank has its clock locked at one of its plan.

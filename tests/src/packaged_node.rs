@@ -180,7 +180,7 @@ impl PackagedNode {
              --stages {STAGES} --microbatches {MICROBATCHES}"
         );
         self.debian.run(&format!("systemd-run --unit={job} --uid={user} {train}")).printed();
-        let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600).to_json();
+        let plan = TestPlan::distinct(STAGES, MICROBATCHES, 900).to_json();
         fs::write(self.debian.shared().join("plan.json"), plan).unwrap();
         wait::until_ok("the job runs a plan", || {
             let swap = format!("pfoctl plan swap {job} /shared/plan.json --wait");

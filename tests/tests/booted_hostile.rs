@@ -92,7 +92,7 @@ impl Attacked {
                 |line: &str| line.starts_with(&format!("{user}:")) && line.ends_with(":65536");
             assert!(ranges.lines().any(is_own), "{ranges}");
         }
-        let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
+        let plan = TestPlan::distinct(STAGES, MICROBATCHES, 900);
         Some(Self { node, plan, checked: vec![0; STAGES as usize] })
     }
 

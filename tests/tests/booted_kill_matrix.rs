@@ -150,7 +150,10 @@ fn half_close_trainer(node: &BootedNode, moment: Moment) {
     if moment != Moment::Before {
         fs::write(shared.join("plan.json"), plan().to_json()).unwrap();
         node.debian
-            .run_as(USERS[0], &format!("pfoctl plan swap {name} /shared/plan.json"))
+            .run_as(
+                USERS[0],
+                &format!("pfoctl plan swap {name} /shared/plan.json --this-node-only"),
+            )
             .printed();
     }
     if moment == Moment::During {
@@ -296,7 +299,7 @@ fn shatter(node: &BootedNode, breakage: Breakage) {
         }
         Breakage::LedgerFull => {
             let filler = node.fill_ledger_disk();
-            job.take_up(&plan());
+            assert_eq!(job.swap(&plan()).code, Some(7), "no clock is locked without a record");
             node.until("status says why", || {
                 let ranks = job.status()?.ranks;
                 let mut problems = ranks.iter().filter_map(|rank| rank.problem.as_ref());

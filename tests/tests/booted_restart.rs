@@ -59,7 +59,7 @@ fn no_rank_notices_that_the_daemon_is_another_one(debian: Debian) {
     let Some(debian) = Container::boot(debian) else { return };
     debian.install_pfo("4xA40");
     debian.run("useradd --groups pfo alice").printed();
-    let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
+    let plan = TestPlan::distinct(STAGES, MICROBATCHES, 900);
     fs::write(debian.shared().join("plan.json"), plan.to_json()).unwrap();
     start_training(&debian, "alice");
     debian.run_as("alice", "pfoctl plan swap job /shared/plan.json --wait").printed();
@@ -113,7 +113,7 @@ fn the_unit_lets_ranks_be_woken_first_and_revocations_last(debian: Debian) {
         };
         let first = || debian.run(slices).printed().lines().filter(is_first).count();
         assert_eq!(first(), 0, "no clock is set without a plan");
-        let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
+        let plan = TestPlan::distinct(STAGES, MICROBATCHES, 900);
         fs::write(debian.shared().join("plan.json"), plan.to_json()).unwrap();
         debian.run_as("alice", "pfoctl plan swap job /shared/plan.json --wait").printed();
         until("a rank is woken first", || if first() > 0 { Ok(()) } else { Err(json!(0)) });

@@ -65,7 +65,7 @@ fn however_slurm_ends_a_step_nothing_stays_locked(debian: Debian) {
     const MICROBATCHES: u32 = 4;
     let Some(slurm) = Slurm::boot(debian) else { return };
     let node = &slurm.node;
-    let plan = TestPlan::distinct(2, MICROBATCHES, 600).to_json();
+    let plan = TestPlan::distinct(2, MICROBATCHES, 900).to_json();
     fs::write(node.debian.shared().join("plan.json"), plan).unwrap();
     let ends = [
         ("cancelled", "scancel --user=alice"),
@@ -127,8 +127,8 @@ fn who_runs_without_the_group_learns_what_helps_under_slurm(debian: Debian) {
 
 /// The trainer's library takes it from there: the job begins with the plan, or is told why not.
 fn assert_begins_with_its_plan(slurm: &Slurm) {
-    let plan = TestPlan::distinct(1, 4, 600);
-    let other = TestPlan::distinct(2, 4, 600).to_json();
+    let plan = TestPlan::distinct(1, 4, 900);
+    let other = TestPlan::distinct(2, 4, 900).to_json();
     fs::write(slurm.node.debian.shared().join("other.json"), other).unwrap();
     let clocks_set =
         || (0..4).flat_map(|gpu| slurm.node.machine.clocks_set(gpu)).collect::<Vec<_>>();
@@ -167,7 +167,7 @@ fn an_option_of_srun_names_the_plan_and_a_comment_says_what_it_saved(debian: Deb
     slurm.configure(
         "Prolog=/etc/slurm/prolog\nEpilog=/etc/slurm/epilog\nTaskEpilog=/etc/slurm/task-epilog\n",
     );
-    let plan = TestPlan::distinct(1, 4, 600).to_json();
+    let plan = TestPlan::distinct(1, 4, 900).to_json();
     fs::write(debian.shared().join("plan.json"), plan).unwrap();
     let says = "sh -c 'echo $SLURM_JOB_ID $PFO_JOB $PFO_PLAN'";
 

@@ -46,7 +46,7 @@ BATCH = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 @pytest.mark.parametrize("variables", [{}, BATCH], ids=["alone", "in a batch script"])
 def test_spawned_ranks_get_the_gpus_of_their_stages(run, node, variables):
     told, _ = run([], "spawn", "gpus", **variables)
-    assert [of_rank["gpu"] for of_rank in told] == node.gpus
+    assert [of_rank["gpu"] for of_rank in told] == node.cuda_gpus
 
 
 def test_spawned_ranks_of_which_nothing_says_the_gpu_get_none_and_train(run):
@@ -61,7 +61,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
 
 def test_torchruns_ranks_get_the_gpus_of_their_local_ranks_and_the_jobs_name(run, node):
     told, logged = run([*TORCHRUN, "--standalone"], "torchrun", "cpu")
-    assert [of_rank["gpu"] for of_rank in told] == node.gpus
+    assert [of_rank["gpu"] for of_rank in told] == node.cuda_gpus
     assert {of_rank["job"] for of_rank in told} == {"job"}
     assert "is called" not in logged
 

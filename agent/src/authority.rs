@@ -3,13 +3,16 @@
 //! A handler takes the [`Permit`] that the decision returned, and learns from nothing else who
 //! asks: a request that was not decided cannot be served.
 
+use std::collections::BTreeSet;
+
 use pfo_protocol::{
-    AgentRequest, BudgetScope, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder,
-    TuneOrder, Uid,
+    AgentRequest, BudgetScope, Gid, JobName, JobSelector, JobView, Pid, Refusal, RefusalCode,
+    SweepOrder, TuneOrder, Uid,
 };
 use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName, User};
 
 use crate::config::Groups;
+use crate::job::JobKey;
 use crate::pfod::Asker;
 
 /// What a request needs.
@@ -259,7 +262,7 @@ impl Permit {
     }
 
     /// The job that a request means: the peer's own or, for an administrator, the only one of that
-    /// name.
+    /// name. One that runs goes before one without ranks.
     ///
     /// # Errors
     /// If there is none, or more than one.
@@ -274,23 +277,51 @@ impl Permit {
             .into_iter()
             .filter(|job| job.job == *name && self.only_of().is_none_or(|own| own == job.uid))
             .collect();
+        if uid.is_none() && named.iter().any(runs) {
+            named.retain(runs);
+        }
         if let Some(place) = named.iter().position(|job| job.uid == owner) {
             return Ok(named.swap_remove(place));
         }
         match (&named[..], uid) {
             ([_], None) => Ok(named.swap_remove(0)),
-            ([one, other, ..], None) => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!(
-                    "several users have a job {name}, among them {} and {}",
-                    one.uid, other.uid
-                ),
-                "say whose with --user",
-            )),
+            ([one, other, ..], None) => Err(several(name, one.uid, other.uid)),
             (_, None) if self.everyone => Err(unknown(&format!("nobody has a job {name}"))),
             _ => Err(unknown(&format!("user {owner} has no job {name}"))),
         }
     }
+
+    /// The job that a request means which need not be there: the peer's own unless, for an administrator,
+    /// somebody else's of that name is what `there` has.
+    ///
+    /// # Errors
+    /// If several others' are there.
+    pub(crate) fn select_key(
+        &self,
+        JobSelector { job: name, uid }: JobSelector,
+        there: impl IntoIterator<Item = JobKey>,
+    ) -> Result<JobKey, Refusal> {
+        let own = JobKey { uid: uid.unwrap_or(self.uid()), name: name.clone() };
+        let is_visible = |key: &JobKey| self.only_of().is_none_or(|own| own == key.uid);
+        let named: BTreeSet<_> =
+            there.into_iter().filter(|key| key.name == name && is_visible(key)).collect();
+        match &named.iter().collect::<Vec<_>>()[..] {
+            _ if uid.is_some() || named.contains(&own) => Ok(own),
+            [] => Ok(own),
+            [other] => Ok((*other).clone()),
+            [one, other, ..] => Err(several(&name, one.uid, other.uid)),
+        }
+    }
+}
+
+/// Whether a job has ranks on this node.
+fn runs(job: &JobView) -> bool {
+    !job.ranks.is_empty()
+}
+
+fn several(name: &JobName, one: Uid, other: Uid) -> Refusal {
+    let message = format!("several users have a job {name}, among them {one} and {other}");
+    Refusal::new(RefusalCode::UnknownJob, message, "say whose with --user")
 }
 
 fn unknown(what: &str) -> Refusal {
@@ -434,5 +465,40 @@ mod tests {
         let refusal = select(&administrator, None, vec![job(1), job(5)]).unwrap_err();
         assert!(refusal.message.contains("several users"), "{refusal}");
         assert!(select(&administrator, Some(Uid(3)), vec![job(1), job(5)]).is_err());
+    }
+
+    #[test]
+    fn the_name_alone_means_the_job_that_runs() {
+        let permit = decide(0, 0, Door::Admin, Action::Read).unwrap();
+        let job = |uid| JobView { uid: Uid(uid), ..example_job(1) };
+        let waiting = |uid| JobView { ranks: Vec::new(), ..job(uid) };
+        let select = |uid, jobs| {
+            let selector = JobSelector { job: job(1).job, uid };
+            permit.select(&selector, jobs).map(|job| job.uid).map_err(|refusal| refusal.message)
+        };
+        assert_eq!(select(None, vec![waiting(0), job(1), waiting(2)]), Ok(Uid(1)));
+        assert_eq!(select(Some(Uid(0)), vec![waiting(0), job(1)]), Ok(Uid(0)));
+        assert_eq!(select(None, vec![job(0), job(1)]), Ok(Uid(0)), "one's own");
+        assert_eq!(select(None, vec![waiting(0)]), Ok(Uid(0)));
+        let several = "several users have a job team/j, among them 1 and 2";
+        assert_eq!(select(None, vec![waiting(0), job(1), job(2)]), Err(several.into()));
+    }
+
+    #[test]
+    fn what_need_not_be_there_is_ones_own_unless_only_anothers_is_there() {
+        let administrator = decide(0, 0, Door::Admin, Action::Read).unwrap();
+        let user = decide(5, 7, Door::Users, Action::Read).unwrap();
+        let name = example_job(1).job;
+        let key = |uid| JobKey { uid: Uid(uid), name: name.clone() };
+        let select = |permit: &Permit, uid, there: &[u32]| {
+            let selector = JobSelector { job: name.clone(), uid };
+            permit.select_key(selector, there.iter().map(|uid| key(*uid))).map(|key| key.uid)
+        };
+        assert_eq!(select(&administrator, None, &[]), Ok(Uid(0)));
+        assert_eq!(select(&administrator, None, &[1]), Ok(Uid(1)));
+        assert_eq!(select(&administrator, None, &[1, 0, 2]), Ok(Uid(0)));
+        assert_eq!(select(&administrator, Some(Uid(2)), &[1]), Ok(Uid(2)));
+        assert!(select(&administrator, None, &[1, 2]).is_err());
+        assert_eq!(select(&user, None, &[1, 2]), Ok(Uid(5)), "of others it learns nothing");
     }
 }

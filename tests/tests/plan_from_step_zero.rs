@@ -1,10 +1,11 @@
 //! Plans with which jobs begin: on every rank from the first instruction of its first step on.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use pfo::{Problem, ProblemCode, RefusalCode};
 use pfo_protocol::FirstPlanState;
-use pfo_tests::{Identity, Node, Ran, Rank, TestPlan, assert_printed, needs_root};
+use pfo_tests::{Identity, Node, Ran, Rank, TestPlan, Training, assert_printed, needs_root};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -153,6 +154,34 @@ fn a_job_of_another_user_with_the_same_name_begins_at_default_clocks() {
     let kept = list(&node);
     assert_eq!((&kept[0]["job"], &kept[0]["uid"]), (&"other".into(), &user.uid.0.into()));
     assert_eq!(kept.as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_administrator_who_names_no_user_means_the_job_that_runs() {
+    needs_root!();
+    let node = Node::start();
+    let (user, administrator) = (Identity::trainer(), Identity::own());
+    load(&node, &plan(600));
+    let _training = Training::start(&node, JOB, &user, &[]);
+    let ranks = || node.status().jobs.iter().map(|job| job.ranks.len()).sum();
+    node.until_is("ranks", &(STAGES as usize), ranks);
+    assert!(
+        node.status().jobs.iter().any(|job| job.uid == administrator.uid),
+        "it waits for ranks"
+    );
+    let other = file(&node, "other.json", &TestPlan::distinct(STAGES, MICROBATCHES, 900));
+    let loaded = load_for(&node, &administrator, &other).json();
+    assert_eq!((&loaded["uid"], &loaded["state"]), (&user.uid.0.into(), &"NextRun".into()));
+    let eight = file(&node, "eight.json", &TestPlan::distinct(8, MICROBATCHES, 600));
+    assert_printed!(eight, load_for(&node, &administrator, &eight));
+    let swap = ["plan", "swap", JOB, &other, "--wait", "--json"];
+    let swapped = node.pfoctl(&administrator, &swap);
+    assert_eq!(swapped.code, Some(0), "{swapped:?}");
+    let plans =
+        node.status().jobs.into_iter().map(|job| (job.uid, job.plan.map(|plan| plan.label)));
+    let plans: BTreeMap<_, _> = plans.collect();
+    assert_eq!(plans[&user.uid], Some("other.json".into()));
+    assert_eq!(plans[&administrator.uid], Some("plan.json".into()));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
 use pfo_protocol::{
-    ClockTable, FirstPlan, FirstPlanState, JobSelector, Refusal, RefusalCode, Request, Response,
-    SwapTarget, Swapped, Uid,
+    ClockTable, FirstPlan, FirstPlanState, JobSelector, JobView, Refusal, RefusalCode, Request,
+    Response, SwapTarget, Swapped, Uid,
 };
 use pfo_service::{People, blocking, lock, unix_s};
 use tokio::sync::{Notify, Semaphore};
@@ -149,9 +149,13 @@ impl FirstPlans {
         label: String,
         table: ClockTable,
     ) -> Result<FirstPlan, Refusal> {
-        let key = JobKey { uid: selector.uid.unwrap_or(permit.uid()), name: selector.job };
+        let running = self.running().await?.unwrap_or_default();
+        let key = permit.select_key(selector, running.iter().map(JobKey::of))?;
         let _turn = self.turns.take(key.uid).await;
         self.check_room(&key, table.num_units())?;
+        if let Some(job) = running.iter().find(|job| JobKey::of(job) == key) {
+            check_stages(job, &table)?;
+        }
         let plan = Labelled { label, table };
         let (state, handed_over) = self.place(permit.asker(), &key, &plan).await?;
         let (uid, job) = (key.uid, key.name.clone());
@@ -181,12 +185,10 @@ impl FirstPlans {
         key: &JobKey,
         plan: &Labelled,
     ) -> Result<(FirstPlanState, Option<Instant>), Refusal> {
-        let jobs = match self.means.questions.jobs().await {
-            Ok(jobs) => jobs,
-            Err(PfodError::Away(_)) => return Ok((FirstPlanState::Unready, None)),
-            Err(PfodError::Refused(refusal)) => return Err(refusal),
+        let Some(running) = self.running().await? else {
+            return Ok((FirstPlanState::Unready, None));
         };
-        if jobs.iter().any(|job| JobKey::of(job) == *key && !job.ranks.is_empty()) {
+        if running.iter().any(|job| JobKey::of(job) == *key) {
             return Ok((FirstPlanState::NextRun, None));
         }
         if self.spans_nodes(plan).await {
@@ -195,6 +197,15 @@ impl FirstPlans {
         match self.hand_over(asker, key, plan).await {
             Ok(_) => Ok((FirstPlanState::Ready, Some(Instant::now()))),
             Err(PfodError::Away(_)) => Ok((FirstPlanState::Unready, None)),
+            Err(PfodError::Refused(refusal)) => Err(refusal),
+        }
+    }
+
+    /// The jobs that have ranks on this node, if `pfod` answers.
+    async fn running(&self) -> Result<Option<Vec<JobView>>, Refusal> {
+        match self.means.questions.jobs().await {
+            Ok(jobs) => Ok(Some(jobs.into_iter().filter(|job| !job.ranks.is_empty()).collect())),
+            Err(PfodError::Away(_)) => Ok(None),
             Err(PfodError::Refused(refusal)) => Err(refusal),
         }
     }
@@ -214,7 +225,8 @@ impl FirstPlans {
         permit: &Permit,
         selector: JobSelector,
     ) -> Result<FirstPlan, Refusal> {
-        let key = JobKey { uid: selector.uid.unwrap_or(permit.uid()), name: selector.job };
+        let known: Vec<_> = self.kept().keys().cloned().collect();
+        let key = permit.select_key(selector, known)?;
         let _turn = self.turns.take(key.uid).await;
         let Some(kept) = self.kept().get(&key).cloned() else {
             let message = format!("no plan is kept for {key}");
@@ -295,6 +307,19 @@ impl FirstPlans {
         let remedy = "drop one of those that `pfoctl plan list` shows with `pfoctl plan drop`";
         Err(Refusal::new(RefusalCode::LimitReached, wrong, remedy))
     }
+}
+
+/// # Errors
+/// If a plan is for another number of stages than a job has that runs.
+fn check_stages(job: &JobView, table: &ClockTable) -> Result<(), Refusal> {
+    let (plan, stages) = (table.stages().len(), job.pp_degree);
+    if plan == stages as usize {
+        return Ok(());
+    }
+    let key = JobKey::of(job);
+    let message = format!("the plan has {plan} stages, and {key}, which runs, has {stages}");
+    let remedy = "load it when that job has ended, or under the name of the job that it is for";
+    Err(Refusal::new(RefusalCode::PlanDoesNotFit, message, remedy))
 }
 
 fn gone(error: std::io::Error) -> std::io::Result<()> {

@@ -51,12 +51,13 @@ impl JobArguments {
         &self.job
     }
 
-    /// The job among these: the user's own or, if it has none of that name, the first one.
+    /// The job among these: the user's own or, if it has none of that name, the first one. One with ranks
+    /// goes before one without, as for the daemons.
     pub(crate) fn find<'a>(&self, jobs: &'a [JobStatus]) -> Option<&'a JobStatus> {
-        let named = || jobs.iter().filter(|job| job.job == self.job);
-        let uid = self.user.unwrap_or_else(user::own);
-        let other = || named().next().filter(|_| self.user.is_none());
-        named().find(|job| job.uid == uid).or_else(other)
+        let is_meant =
+            |job: &&JobStatus| job.job == self.job && self.user.is_none_or(|user| user == job.uid);
+        let own = user::own();
+        jobs.iter().filter(is_meant).min_by_key(|job| (job.ranks.is_empty(), job.uid != own))
     }
 
     /// Whether the job is among these.

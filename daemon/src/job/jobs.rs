@@ -194,7 +194,8 @@ impl Jobs {
         Ok(job)
     }
 
-    /// The job of the user `own` or, with `any`, the only one of that name.
+    /// The job of the user `own` or, with `any`, the only one of that name. One that runs goes before one
+    /// without ranks.
     fn find(&self, selector: &JobSelector, own: Uid, any: bool) -> Result<Arc<Job>, Refusal> {
         let JobSelector { job: name, uid } = selector;
         panic_in_tests(name, "panics-in-request");
@@ -202,10 +203,13 @@ impl Jobs {
             return Err(Self::unknown(name, Some(owner)));
         }
         let known = lock(&self.known);
-        if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
+        let named = || known.values().filter(|job| any && uid.is_none() && job.key.name == *name);
+        let runs = |job: &&Arc<Job>| !job.members().is_empty();
+        let theirs = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() });
+        if let Some(job) = theirs.filter(|job| runs(job) || !named().any(|job| runs(&job))) {
             return Ok(Arc::clone(job));
         }
-        let mut others = known.values().filter(|job| any && uid.is_none() && job.key.name == *name);
+        let mut others = named().filter(|job| runs(job) || !named().any(|job| runs(&job)));
         match (others.next(), others.next()) {
             (Some(job), None) => Ok(Arc::clone(job)),
             (Some(one), Some(other)) => {

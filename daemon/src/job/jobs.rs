@@ -202,23 +202,22 @@ impl Jobs {
         if let Some(owner) = uid.filter(|owner| !any && *owner != own) {
             return Err(Self::unknown(name, Some(owner)));
         }
-        let known = lock(&self.known);
-        let named = || known.values().filter(|job| any && uid.is_none() && job.key.name == *name);
-        let runs = |job: &&Arc<Job>| !job.members().is_empty();
-        let theirs = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() });
-        if let Some(job) = theirs.filter(|job| runs(job) || !named().any(|job| runs(&job))) {
-            return Ok(Arc::clone(job));
-        }
-        let mut others = named().filter(|job| runs(job) || !named().any(|job| runs(&job)));
-        match (others.next(), others.next()) {
-            (Some(job), None) => Ok(Arc::clone(job)),
-            (Some(one), Some(other)) => {
+        let (known, whose) = (lock(&self.known), uid.unwrap_or(own));
+        let may_be = |job: &Job| job.key.uid == whose || any && uid.is_none();
+        let named = known.values().filter(|job| job.key.name == *name && may_be(job));
+        let mut named: Vec<_> = named.map(|job| (job.members().is_empty(), job)).collect();
+        named.sort_by_key(|(waits, job)| (*waits, job.key.uid != whose));
+        match &named[..] {
+            [(waits, one), (waits_too, other), ..]
+                if one.key.uid != whose && waits == waits_too =>
+            {
                 let (one, other) = (one.key.uid, other.key.uid);
                 let message =
                     format!("several users have a job {name}, among them {one} and {other}");
                 Err(Refusal::new(RefusalCode::UnknownJob, message, "name its user with --user"))
             }
-            (None, _) => Err(Self::unknown(name, uid.or((!any).then_some(own)))),
+            [(_, job), ..] => Ok(Arc::clone(job)),
+            [] => Err(Self::unknown(name, uid.or((!any).then_some(own)))),
         }
     }
 

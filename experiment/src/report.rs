@@ -130,6 +130,8 @@ pub enum PowerOrigin {
     Waits,
     /// What its steps draw beside their instructions.
     Steps,
+    /// No stage waits for another one, so that no plan depends on it.
+    Unneeded,
 }
 
 /// What is known of the time of transfers.

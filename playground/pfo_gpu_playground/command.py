@@ -74,20 +74,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _play(options: argparse.Namespace) -> int:
-    if not 1 <= options.ranks <= 64:
-        raise Failure(f"--ranks {options.ranks}: a simulated node has 1 to 64 GPUs")
-    if options.script is not None and not os.path.isfile(options.script):
-        raise Failure(f"{options.script} is no file; give the trainer's script")
+    check(options)
     began = time.monotonic()
-    with _directory() as directory, contextlib.ExitStack() as started:
+    with temporary_directory() as directory, contextlib.ExitStack() as started:
         _step(f"{options.ranks} simulated {options.gpu}s, pfod and pfo-agent")
         node = SimulatedNode(directory, f"{options.ranks}x{options.gpu}")
         started.callback(node.stop)
         node.start()
-        job = _job(options)
-        trainer = _start_trainer(node, job, options)
+        job = job_of(options)
+        trainer = start_trainer(node, job, options)
         started.callback(trainer.stop)
-        _await_steps(node, trainer, job, options.ranks)
+        await_steps(node, trainer, job, options.ranks)
         if options.tune:
             _tune(node, trainer, job, began)
         if options.keep or not options.tune:
@@ -98,7 +95,16 @@ def _play(options: argparse.Namespace) -> int:
     return 0
 
 
-def _start_trainer(node: SimulatedNode, job: str, options: argparse.Namespace) -> Process:
+def check(options: argparse.Namespace) -> None:
+    """Refuses what cannot be played."""
+    if not 1 <= options.ranks <= 64:
+        raise Failure(f"--ranks {options.ranks}: a simulated node has 1 to 64 GPUs")
+    if options.script is not None and not os.path.isfile(options.script):
+        raise Failure(f"{options.script} is no file; give the trainer's script")
+
+
+def start_trainer(node: SimulatedNode, job: str, options: argparse.Namespace) -> Process:
+    """Starts the ranks of the trainer."""
     environment = {
         **node.environment(),
         "PFO_JOB": job,
@@ -143,7 +149,9 @@ def _built_in_work(node: SimulatedNode, options: argparse.Namespace) -> list[dic
     return stages
 
 
-def _await_steps(node: SimulatedNode, trainer: Process, job: str, ranks: int) -> None:
+def await_steps(node: SimulatedNode, trainer: Process, job: str, ranks: int) -> None:
+    """Waits until every rank trains."""
+
     def all_step() -> bool:
         node.require()
         jobs = [found for found in node.daemons.status().jobs if found.job == job]
@@ -194,7 +202,8 @@ def _await_release(node: SimulatedNode) -> None:
 
 
 @contextlib.contextmanager
-def _directory() -> Iterator[Path]:
+def temporary_directory() -> Iterator[Path]:
+    """A directory whose sockets have paths that are short enough."""
     where = tempfile.gettempdir()
     if len(where) > LONGEST_DIRECTORY - 30:
         where = "/tmp"
@@ -205,7 +214,8 @@ def _directory() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _job(options: argparse.Namespace) -> str:
+def job_of(options: argparse.Namespace) -> str:
+    """The name of the job."""
     if options.script is None:
         return "playground"
     return allowed(Path(options.script).stem) or "trainer"

@@ -220,7 +220,7 @@ fn a_downgrade_puts_a_later_ledger_of_savings_aside_and_an_upgrade_takes_it_back
     let back = format!(
         "systemctl stop {agent} && cd {LEDGER_OF_SAVINGS} && mv ledger.sqlite ledger.of-the-downgrade && \
          mv ledger.unreadable-* ledger.sqlite && {} && systemctl start {agent}",
-        version(2)
+        version(3)
     );
     debian.run(&back).printed();
     let again = savings();

@@ -256,7 +256,7 @@ fn planned_in_words(with: &PlannedWith) -> String {
         }
     };
     let power = harmless(&power);
-    format!("{profile}, {origin}; P2P-blocking power {power}{late}{held_up}{transfers}{order}")
+    format!("{profile}, {origin}; {power}{late}{held_up}{transfers}{order}")
 }
 
 fn power_in_words(planned: &PlannedPower) -> String {
@@ -264,12 +264,14 @@ fn power_in_words(planned: &PlannedPower) -> String {
         Some(_) => format!("{} by stage", planned.flat()),
         None => watts(planned.watts),
     };
-    match &planned.origin {
+    let power = match &planned.origin {
         PowerOrigin::Given => power + ", as given",
         PowerOrigin::Waits => power + ", measured in its waits",
         PowerOrigin::Steps => power + ", what its steps draw beside their instructions",
         PowerOrigin::Stored(origin) => format!("{origin}, reused"),
-    }
+        PowerOrigin::Unneeded => return "one stage, which waits for no other".to_owned(),
+    };
+    format!("P2P-blocking power {power}")
 }
 
 /// Words to follow others in a sentence, for plans in which transfers take this long.

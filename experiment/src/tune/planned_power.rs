@@ -27,6 +27,10 @@ impl<B: Bench> Subject<'_, B> {
             return Ok(PlannedPower::new(&power, PowerOrigin::Given));
         }
         let num_stages = pipeline.profile().num_stages();
+        if num_stages == 1 {
+            // What a single stage does beside its instructions takes the same time under every plan.
+            return Ok(PlannedPower::new(&Watts(0.0).into(), PowerOrigin::Unneeded));
+        }
         let of_stages = p2p_power::of_stages(&baseline.trial.ranks, num_stages);
         if let Some(stored) = self.stored_power(baseline, &of_stages).await? {
             return Ok(stored);

@@ -45,6 +45,8 @@ pub(crate) struct Disturbance {
     pub(crate) change_s: f64,
     /// The error of an instruction's energy in one step.
     pub(crate) kind_error: f64,
+    /// What a step takes beside its instructions, such as data and collectives: seconds and watts.
+    pub(crate) beside: (f64, f64),
 }
 
 impl Default for Disturbance {
@@ -60,6 +62,7 @@ impl Default for Disturbance {
             refresh_s: 0.02,
             change_s: 0.0,
             kind_error: 0.02,
+            beside: (0.0, 0.0),
         }
     }
 }
@@ -195,8 +198,11 @@ impl World {
         let pipeline =
             Pipeline::new(&self.profile, Schedule::OneForwardOneBackward, microbatches).unwrap();
         let (default_s, default_j) = self.step(&self.default);
-        let limit_s = default_s * (1.0 + self.max_slowdown);
-        1.0 - LowerBound::new(&pipeline, WAITING).energy_j(limit_s) / default_j
+        let (beside_s, beside_w) = self.disturbance.beside;
+        let limit_s = default_s * (1.0 + self.max_slowdown) - beside_s;
+        let beside_j = beside_s * beside_w * f64::from(self.stages);
+        let least_j = LowerBound::new(&pipeline, WAITING).energy_j(limit_s) + beside_j;
+        1.0 - least_j / default_j
     }
 
     pub(crate) fn time_s(&self) -> f64 {
@@ -207,8 +213,10 @@ impl World {
         let step = replay(&self.profile, plan, WAITING).unwrap();
         let changes = plan.most_clock_changes() as f64;
         let held_up_s = self.disturbance.change_s * changes;
-        let waiting_j = held_up_s * WAITING.0 * f64::from(self.stages);
-        (step.iteration_time_s + held_up_s, step.iteration_energy_j + waiting_j)
+        let (beside_s, beside_w) = self.disturbance.beside;
+        let stages = f64::from(self.stages);
+        let waiting_j = (held_up_s * WAITING.0 + beside_s * beside_w) * stages;
+        (step.iteration_time_s + held_up_s + beside_s, step.iteration_energy_j + waiting_j)
     }
 
     fn normal(&mut self) -> f64 {
@@ -335,14 +343,15 @@ impl World {
             readings: 100,
             stray_readings: 0,
             rows: rows.collect(),
-            waits: vec![WaitPower {
-                mhz: None,
-                count: 10,
-                time_s: 1.0,
-                power_w: WAITING.0,
-                power_error_w: 0.5,
-            }],
+            waits: self.waits(),
         }
+    }
+
+    /// A single stage waits for no other.
+    fn waits(&self) -> Vec<WaitPower> {
+        let wait =
+            WaitPower { mhz: None, count: 10, time_s: 1.0, power_w: WAITING.0, power_error_w: 0.5 };
+        if self.stages > 1 { vec![wait] } else { Vec::new() }
     }
 
     /// A sweep as the agent makes it, down to where the energy of every instruction has risen five times.

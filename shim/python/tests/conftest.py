@@ -1,13 +1,14 @@
 """What the tests share: a simulated node with daemons of its own."""
 
 import logging
+import threading
 
 import pytest
 
 import pfo_gpu.instruction
 
 # Their assertions say what differs, as those of tests do.
-pytest.register_assert_rewrite("node", "recorder", "ranks")
+pytest.register_assert_rewrite("node", "one_stage", "recorder", "ranks")
 
 from node import Node  # noqa: E402
 from recorder import Recorder  # noqa: E402
@@ -55,3 +56,24 @@ def recorder(tmp_path, monkeypatch, without_launcher):
     monkeypatch.setenv("PFO_JOB", "job")
     monkeypatch.setenv("PFO_GPU", "GPU-1234")
     return recorder
+
+
+@pytest.fixture
+def training(node):
+    """A job of one stage that trains until the test is over."""
+    over = threading.Event()
+    with pfo_gpu.Session(setup_timeout_s=60, num_microbatches=2) as session:
+
+        def train():
+            while not over.is_set():
+                with session.step():
+                    for m in range(2):
+                        for name in ("forward", "backward"):
+                            with session.instruction(name, m):
+                                over.wait(0.02)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        yield session
+        over.set()
+        thread.join()

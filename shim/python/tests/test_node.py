@@ -7,38 +7,11 @@ import threading
 
 import pytest
 from node import until
+from one_stage import one_step, plan_file
 
 import pfo_gpu
 from pfo_gpu.node.energy import _compared
 from pfo_gpu.node.status import DaemonStatus, JobStatus, PlanStatus, RankStatus, Status, Window
-
-
-def one_step(session):
-    with session.step():
-        for m in range(2):
-            with session.instruction("forward", m):
-                pass
-            with session.instruction("backward", m):
-                pass
-
-
-def plan_file(node, mhz, instructions=("forward", "backward")):
-    """The file of a plan for one stage that runs these in turns."""
-    rows = [
-        {"instruction": name, "microbatch": m, "frequency_mhz": mhz} for m in range(2) for name in instructions
-    ]
-    plan = {
-        "format": "pfo-plan/1",
-        "gpu": "A40",
-        "schedule": "1f1b",
-        "num_stages": 1,
-        "num_microbatches": 2,
-        "p2p_blocking_power_w": 70,
-        "stages": [{"stage": 0, "instructions": rows}],
-    }
-    file = node.directory / "plan.json"
-    file.write_text(json.dumps(plan))
-    return file
 
 
 def test_the_status_is_what_pfoctl_prints(node):
@@ -85,30 +58,9 @@ def test_a_plan_of_the_planner_is_swapped_without_a_file(node):
         assert pfo_gpu.Node().swap("job", plan, label="mine").plan.label == "mine"
 
 
-@pytest.fixture
-def training(node):
-    """A job of one stage that trains until the test is over."""
-    over = threading.Event()
-    with pfo_gpu.Session(setup_timeout_s=60, num_microbatches=2) as session:
-
-        def train():
-            while not over.is_set():
-                with session.step():
-                    for m in range(2):
-                        for name in ("forward", "backward"):
-                            with session.instruction(name, m):
-                                over.wait(0.02)
-
-        thread = threading.Thread(target=train)
-        thread.start()
-        yield session
-        over.set()
-        thread.join()
-
-
 def test_a_job_is_tuned_with_progress_and_the_result_says_what_it_runs(node, training):
     seen = []
-    quick = {"sweep_stride": 600, "sweep_steps": 2, "rounds": 2, "steps": 2, "p2p_power_w": [70.0]}
+    quick = {"sweep_stride": 600, "sweep_steps": 2, "rounds": 2, "steps": 2}
     tuned = pfo_gpu.Node().tune("job", max_slowdown=0.5, progress=seen.append, **quick)
     assert seen[-1].is_over and not seen[0].is_over and {progress.job for progress in seen} == {"job"}
     assert tuned.report["job"] == "job" and tuned.report["max_slowdown"] == 0.5

@@ -25,7 +25,7 @@ And measure any block, without a daemon::
 And ask what was measured, and change what a job runs::
 
     node = pfo_gpu.Node()
-    node.swap("llama-7b", "plan.json", wait=True)
+    node.tune("llama-7b")
     node.status().job("llama-7b").windows
 """
 
@@ -37,11 +37,12 @@ from pfo_gpu.session import Session
 from pfo_gpu.span import Span
 
 if TYPE_CHECKING:
-    from pfo_gpu.node import Node, NodeError, StepEnergy
+    from pfo_gpu.node import AsyncNode, Node, NodeError, StepEnergy
     from pfo_gpu.planner import Bound, Frontier, Plan, PlanError, Profile, plan, plan_at
     from pfo_gpu.windows import Measurement, Monitor, Window, window
 
 __all__ = [
+    "AsyncNode",
     "Bound",
     "Counters",
     "Frontier",
@@ -67,7 +68,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # A trainer neither plans nor asks the daemons, and does not pay for it.
-    if name in ("Node", "NodeError", "StepEnergy"):
+    if name in ("AsyncNode", "Node", "NodeError", "StepEnergy"):
         from pfo_gpu import node
 
         return getattr(node, name)

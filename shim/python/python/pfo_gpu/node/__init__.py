@@ -13,19 +13,25 @@ It requires neither ``pfoctl`` nor more rights than it: group ``pfo`` for one's 
 """
 
 from pfo_gpu._native import NodeError
+from pfo_gpu.node.asynchronous import AsyncNode
 from pfo_gpu.node.energy import StepEnergy, StepReading
-from pfo_gpu.node.node import Node, StoredProfile, Swapped
+from pfo_gpu.node.node import KeptPlan, Node, StoredProfile, Swapped
+from pfo_gpu.node.savings import SavedEnergy, Savings
 from pfo_gpu.node.status import DaemonStatus, GpuStatus, JobStatus, PlanStatus, RankStatus, Status, Window
 from pfo_gpu.node.tuning import Tuned, TuneProgress
 
 __all__ = [
+    "AsyncNode",
     "DaemonStatus",
     "GpuStatus",
     "JobStatus",
+    "KeptPlan",
     "Node",
     "NodeError",
     "PlanStatus",
     "RankStatus",
+    "SavedEnergy",
+    "Savings",
     "Status",
     "StepEnergy",
     "StepReading",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import operator
 import os
 import statistics
 import threading
@@ -13,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from pfo_gpu import _native
 from pfo_gpu._native import NodeError
+from pfo_gpu.node import requests, tuning
 from pfo_gpu.node import status as status_of
-from pfo_gpu.node import tuning
 from pfo_gpu.node.connection import ask
+from pfo_gpu.node.savings import Savings
 from pfo_gpu.node.status import JobStatus, PlanStatus, Status
 from pfo_gpu.node.tuning import Tuned, TuneProgress
 
 if TYPE_CHECKING:
-    from pfo_gpu.planner import Plan, Profile
+    from pfo_gpu.planner import Frontier, Plan, Profile
     from pfo_gpu.planner.files import PathLike
 
 _SOCKET = "/run/pfo/pfod.sock"
@@ -38,6 +37,26 @@ class Swapped:
     """The ranks on this node that take part."""
     changed: int
     """How many of them have changed already."""
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """A plan with which a job begins whenever it starts anew."""
+
+    job: str
+    """The job's name."""
+    uid: int
+    """Whose it is."""
+    label: str
+    """What the plan is called in status."""
+    stages: int
+    """Its number of stages."""
+    num_microbatches: int
+    """The microbatches of a step."""
+    state: str
+    """What has become of it: ``"Ready"``, ``"Unready"``, ``"Begun"``, ``"NextRun"`` or ``"Refused"``."""
+    refusal: Optional[str]
+    """Why the job did not or would not begin with it."""
 
 
 @dataclass(frozen=True)
@@ -114,19 +133,46 @@ class Node:
             PlanError: The plan's file holds none.
             NodeError: The daemon refuses; a plan that does not fit the job is refused with the first difference.
         """
-        target: object = "DefaultClocks"
-        if plan is not None:
-            target = {"Table": _table(plan, label)}
-        request = {
-            "PlanSwap": {
-                "job": _selector(job, uid),
-                "target": target,
-                "at_step": None if at_step is None else _whole("at_step", at_step, 64),
-                "wait": wait,
-            }
-        }
-        swapped = self._pfod(request, wait)["Swapped"]
-        return Swapped(**{**swapped, "plan": status_of.plan_of(swapped["plan"])})
+        target: object = "DefaultClocks" if plan is None else {"Table": requests.table(plan, label)}
+        return self._swap(job, target, at_step, wait, uid)
+
+    def rollback(self, job: str, *, wait: bool = False, uid: Optional[int] = None) -> Swapped:
+        """Changes a job back to what it ran before the last swap.
+
+        Args:
+            job: The job's name.
+            wait: Return only when every rank has changed.
+            uid: Whose job; else the caller's own.
+        """
+        return self._swap(job, "Previous", None, wait, uid)
+
+    def _swap(self, job: str, target: object, at_step: Optional[int], wait: bool, uid: Optional[int]) -> Swapped:
+        step = None if at_step is None else requests.whole("at_step", at_step, 64)
+        request = {"job": requests.selector(job, uid), "target": target, "at_step": step, "wait": wait}
+        return _swapped(self._pfod({"PlanSwap": request}, wait)["Swapped"])
+
+    def keep(
+        self, job: str, plan: Union[Plan, PathLike], *, label: Optional[str] = None, uid: Optional[int] = None
+    ) -> KeptPlan:
+        """Keeps a plan with which the job begins whenever it starts anew, in the place of the former one, as
+        ``pfoctl plan load --for``. The job need not be there; one that trains goes on as it does.
+
+        Args:
+            job: The job's name.
+            plan: A plan, or the file of one.
+            label: What to call the plan in the status; else the name of its file.
+            uid: Whose job; else the caller's own.
+        """
+        request = {"job": requests.selector(job, uid), **requests.table(plan, label)}
+        return _kept(self._agent({"FirstPlanLoad": request})["FirstPlan"])
+
+    def kept_plans(self) -> list[KeptPlan]:
+        """The plans that are kept for jobs that the caller may see."""
+        return [_kept(plan) for plan in self._agent("FirstPlans")["FirstPlans"]]
+
+    def forget(self, job: str, *, uid: Optional[int] = None) -> KeptPlan:
+        """Keeps no plan for a job any more; returns the one that was kept."""
+        return _kept(self._agent({"FirstPlanDrop": requests.selector(job, uid)})["FirstPlan"])
 
     def profiles(self) -> list[StoredProfile]:
         """The profiles that ``pfo-agent`` keeps and the caller may see."""
@@ -155,8 +201,8 @@ class Node:
             gpus: The models of the GPUs, if there is more than one profile.
             partition: How the model was divided among them, if there is more than one profile.
         """
-        selector = {"model": model, "uid": _user(uid), "gpus": gpus, "partition": partition}
-        return _profile(self._agent({"ProfileRead": selector})["Profile"]["csv"])
+        selector = {"model": model, "uid": requests.user(uid), "gpus": gpus, "partition": partition}
+        return requests.profile_of(self._agent({"ProfileRead": selector})["Profile"]["csv"])
 
     def sweep(
         self,
@@ -188,22 +234,22 @@ class Node:
             uid: Whose job; else the caller's own.
         """
         settings = {
-            "steps": _whole("steps", steps),
-            "settling_steps": _whole("settling_steps", settling_steps),
-            "stride_mhz": _whole("stride_mhz", stride_mhz),
-            "min_mhz": _whole("min_mhz", min_mhz),
+            "steps": requests.whole("steps", steps),
+            "settling_steps": requests.whole("settling_steps", settling_steps),
+            "stride_mhz": requests.whole("stride_mhz", stride_mhz),
+            "min_mhz": requests.whole("min_mhz", min_mhz),
             "max_slowdown": max_slowdown,
         }
         if max_slowdown is not None and not math.isfinite(max_slowdown):
             raise NodeError(f"max_slowdown is {max_slowdown}; it must be a share, such as 0.1")
-        order = {"job": _selector(job, uid), "model": model, "settings": settings, "reuse": reuse}
+        order = {"job": requests.selector(job, uid), "model": model, "settings": settings, "reuse": reuse}
         swept = self._agent({"SweepAttend": order}, wait=True)
         if "Reused" in swept:
             key = swept["Reused"]["key"]
         else:
             state = swept["Sweep"]["state"]
             if not isinstance(state, dict) or state.get("ended") in (None, "stopped"):
-                raise NodeError(f"the sweep of job {job} has no profile: {_reason(state)}; sweep again")
+                raise NodeError(f"the sweep of job {job} has no profile: {requests.reason(state)}; sweep again")
             key = swept["Sweep"]["profile"]
         return self.profile(**key)
 
@@ -240,10 +286,10 @@ class Node:
         show = tuning.shown() if progress is None else progress
         given = tuning.terms_of({"max_slowdown": max_slowdown, "guard": guard, **terms})
         order_to = {
-            "job": _selector(job, uid),
+            "job": requests.selector(job, uid),
             "terms": given,
-            "profile": None if profile is None else list(_csv(profile)),
-            "order": None if order is None else list(order if isinstance(order, bytes) else _contents(order)),
+            "profile": None if profile is None else list(requests.csv_of(profile)),
+            "order": None if order is None else list(order if isinstance(order, bytes) else requests.contents(order)),
         }
         status = self._agent({"TuneStart": order_to}, wait=True)["Tune"]
         while True:
@@ -251,12 +297,30 @@ class Node:
             show(now)
             if now.is_over:
                 break
-            watch = {"TuneWatch": {"job": _selector(job, uid), "seen": status["changed"]}}
+            watch = {"TuneWatch": {"job": requests.selector(job, uid), "seen": status["changed"]}}
             status = self._agent(watch, wait=True)["Tune"]
+        return self._tuned(status, uid)
+
+    def tuned(self, job: str, *, uid: Optional[int] = None) -> Tuned:
+        """What came of the last tune of a job, whoever started it.
+
+        Raises:
+            NodeError: There was none, it goes on, or it was stopped or has failed.
+        """
+        found = [status for status in self._agent("Tunes")["Tunes"] if status["job"] == job and uid in (None, status["uid"])]
+        if not found:
+            raise NodeError(f"job {job} was not tuned on this node; `Node.tune` does that")
+        if not tuning.progress_of(found[-1]).is_over:
+            raise NodeError(f"the tune of job {job} goes on; `Node.tune` waits for its end")
+        return self._tuned(found[-1], uid)
+
+    def _tuned(self, status: dict[str, Any], uid: Optional[int]) -> Tuned:
         refusal = tuning.refusal_of(status)
         if refusal is not None:
             raise NodeError(refusal)
-        return tuning.tuned(job, now.state, self._agent({"TuneRead": _selector(job, uid)})["TuneReport"])
+        job = status["job"]
+        answer = self._agent({"TuneRead": requests.selector(job, uid)})["TuneReport"]
+        return tuning.tuned(job, tuning.progress_of(status).state, answer)
 
     def tunes(self) -> list[TuneProgress]:
         """Every tune that the agent knows of and the caller may see."""
@@ -264,7 +328,7 @@ class Node:
 
     def stop_tune(self, job: str, *, uid: Optional[int] = None) -> None:
         """Ends the tune of a job, which changes to default clocks."""
-        self._agent({"TuneStop": _selector(job, uid)}, wait=True)
+        self._agent({"TuneStop": requests.selector(job, uid)}, wait=True)
 
     def guard(self, job: str, max_slowdown: Optional[float], *, uid: Optional[int] = None) -> None:
         """Has the agent compare a job's plan with default clocks now and then, and end a plan that takes longer.
@@ -274,7 +338,68 @@ class Node:
             max_slowdown: The share by which a step may take longer; None ends the guard.
             uid: Whose job; else the caller's own.
         """
-        self._agent({"Guard": {"job": _selector(job, uid), "max_slowdown": max_slowdown}})
+        self._agent({"Guard": {"job": requests.selector(job, uid), "max_slowdown": max_slowdown}})
+
+    def load_frontier(
+        self, job: str, frontier: Frontier, *, label: str = "from Python", uid: Optional[int] = None
+    ) -> None:
+        """Gives the agent the frontier of a job, from which it answers stragglers. :meth:`tune` does that itself."""
+        content = {"label": label, "frontier": list(frontier.to_bytes())}
+        self._agent({"FrontierLoad": {"job": requests.selector(job, uid), **content}})
+
+    def straggler(
+        self, job: str, slowdown: Optional[float], *, wait: bool = False, uid: Optional[int] = None
+    ) -> Swapped:
+        """Slows a job down to a straggler for which it waits anyway, and saves energy by that.
+
+        Args:
+            job: The job's name.
+            slowdown: How many times the fastest iteration the straggler takes, such as ``1.2``; None if it is gone,
+                and the job returns to what it ran before.
+            wait: Return only when every rank has changed.
+            uid: Whose job; else the caller's own.
+
+        Raises:
+            NodeError: The daemon refuses, as without a frontier of the job.
+        """
+        request = {"job": requests.selector(job, uid), "slowdown": slowdown, "wait": wait}
+        return _swapped(self._agent({"Straggler": request}, wait)["Swapped"])
+
+    def answer_stragglers(self, job: str, on: bool = True, *, uid: Optional[int] = None) -> None:
+        """Has the agent respond to ranks of a job that it finds slow, or stop that."""
+        self._agent({"StragglerAuto": {"job": requests.selector(job, uid), "on": on}})
+
+    def savings(
+        self,
+        job: Optional[str] = None,
+        *,
+        by: str = "job",
+        since: Optional[float] = None,
+        until: Optional[float] = None,
+        uid: Optional[int] = None,
+    ) -> Savings:
+        """What plans have saved, by the ledger of the agent, as ``pfoctl savings``.
+
+        Args:
+            job: Only jobs of this name.
+            by: What each row is of: ``"job"``, ``"user"``, ``"plan"``, ``"day"``, ``"partition"`` or ``"model"``.
+            since: Only what was measured from this time on, in seconds since 1970, as :func:`time.time` has it.
+            until: Only what was measured before.
+            uid: Only jobs of this user.
+        """
+        times = {
+            name: None if time_s is None else requests.whole(name, int(time_s), 64)
+            for name, time_s in (("since", since), ("until", until))
+        }
+        query = {
+            "job": job,
+            "uid": requests.user(uid),
+            "since_unix_s": times["since"],
+            "until_unix_s": times["until"],
+            "by": by,
+            "fleet_month": None,
+        }
+        return Savings.of_json(by, self._agent({"Savings": query})["Savings"])
 
     def p2p_power(self, job: str, *, uid: Optional[int] = None) -> list[float]:
         """What a GPU of each stage of a job draws while it only waits for its neighbour, in watts.
@@ -290,7 +415,7 @@ class Node:
         known = self._agent("P2pPowers")["P2pPowers"]
         of_stage: dict[int, list[float]] = {}
         for rank in job_in(status, job, uid).ranks:
-            power_w = _power_w(known, rank.gpu_uuid, models[rank.gpu_uuid])
+            power_w = requests.power_w(known, rank.gpu_uuid, models[rank.gpu_uuid])
             of_stage.setdefault(rank.stage, []).append(power_w)
         return [statistics.fmean(of_stage[stage]) for stage in sorted(of_stage)]
 
@@ -314,61 +439,12 @@ def job_in(status: Status, name: str, uid: Optional[int] = None) -> JobStatus:
         raise NodeError(error.args[0]) from None
 
 
-def _csv(profile: Union[Profile, PathLike, bytes]) -> bytes:
-    if isinstance(profile, (bytes, str, os.PathLike)):
-        return profile if isinstance(profile, bytes) else _contents(profile)
-    return profile.to_csv().encode()
+def _swapped(swapped: dict[str, Any]) -> Swapped:
+    return Swapped(**{**swapped, "plan": status_of.plan_of(swapped["plan"])})
 
 
-def _contents(path: PathLike) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _selector(job: str, uid: Optional[int]) -> dict[str, object]:
-    return {"job": job, "uid": _user(uid)}
-
-
-def _user(uid: Optional[int]) -> Optional[int]:
-    return None if uid is None else _whole("uid", uid)
-
-
-def _whole(name: str, number: int, bits: int = 32) -> int:
-    """The number as the daemons take it; what is read from their JSON does not know what it was called."""
-    whole = operator.index(number)
-    if not 0 <= whole < 1 << bits:
-        raise NodeError(f"{name} is {whole}; it must be a whole number from 0 to {(1 << bits) - 1}")
-    return whole
-
-
-def _table(plan: Union[Plan, PathLike], label: Optional[str]) -> dict[str, object]:
-    from pfo_gpu.planner import Plan
-
-    if not isinstance(plan, Plan):
-        label = label or os.path.basename(os.fspath(plan))
-        plan = Plan.read(plan)
-    return {"label": label or "from Python", "table": json.loads(plan._native.clock_table())}
-
-
-def _profile(csv: list[int]) -> Profile:
-    from pfo_gpu.planner import Profile
-
-    return Profile(bytes(csv))
-
-
-def _reason(state: Any) -> str:
-    if state == {"ended": "stopped"}:
-        return "it was stopped"
-    paused = state.get("paused") if isinstance(state, dict) else None
-    return (paused or {}).get("why") or "it was paused"
-
-
-def _power_w(known: list[dict[str, Any]], uuid: str, model: str) -> float:
-    for name in (uuid, None):
-        for power in known:
-            if power["model"] == model and power["gpu_uuid"] == name and power["mhz"] is None:
-                return float(power["power_w"])
-    raise NodeError(
-        f"the P2P-blocking power of {model} is not known; `pfoctl p2p measure` measures it, and so does"
-        " `pfoctl tune`"
-    )
+def _kept(plan: dict[str, Any]) -> KeptPlan:
+    refusal = plan["state"]["Refused"] if isinstance(plan["state"], dict) else None
+    names = ("job", "uid", "label", "stages", "num_microbatches")
+    state = plan["state"] if refusal is None else "Refused"
+    return KeptPlan(**{name: plan[name] for name in names}, state=state, refusal=refusal)

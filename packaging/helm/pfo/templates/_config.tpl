@@ -57,6 +57,8 @@ listen = "0.0.0.0:{{ .Values.metrics.port }}"
 [fleet]
 endpoints = {{ .endpoints | toJson }}
 name = {{ .name | quote }}
+# The container writes the name of the node here.
+node = ""
 on_store_loss = {{ .onStoreLoss | quote }}
 ca = "/etc/pfo-fleet/ca.pem"
 certificate = "/etc/pfo-fleet/node.pem"

@@ -19,7 +19,7 @@ WITH_SNAPSHOTS = $(shell grep -l assert_printed! tests/tests/*.rs | xargs -n 1 b
 .PHONY: help setup package-tools build programs demo-programs demo-picture pages install deb rpm demo demo-fleet \
 	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix canary-frameworks wheel wheel-free-threaded \
 	wheel-aarch64 packages-aarch64 playground-wheel gpu-kit check-wheel try-playground test-wheel reference \
-	repository reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
+	repository release reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
 	lint format clippy rustdoc bench bench-short audit clean
 
 help: ## List the targets
@@ -93,6 +93,8 @@ TARGET := $(shell uname -m)-unknown-linux-gnu
 ZIGBUILD := env PATH="$(CURDIR)/.venv/bin:$$PATH" RUSTFLAGS=-Clink-arg=-Wl,--build-id=sha1 \
 	cargo auditable zigbuild --target $(TARGET).$(GLIBC)
 PACKAGED := $(ZIGBUILD) --release
+# Who made the packages, as "NAME <ADDRESS>", and where: fields of the packages.
+export MAINTAINER HOMEPAGE AARCH64
 deb rpm packages-aarch64: CARGO_BUILD := $(ZIGBUILD)
 deb rpm packages-aarch64: BUILT := target/$(TARGET)/release
 
@@ -114,6 +116,11 @@ packages-aarch64: package-tools pages ## Build the packages for aarch64 as well,
 repository: deb rpm ## Make a signed repository for apt and dnf of the packages, with KEY=FINGERPRINT of gpg
 	@scripts/setup repository
 	@scripts/package-repository $(KEY)
+
+release: deb rpm wheel ## Put packages, wheels, repository, image, chart, SBOMs and provenance into one signed folder, with KEY=
+	@scripts/setup release lint
+	@$(if $(AARCH64),$(MAKE) --no-print-directory packages-aarch64)
+	@scripts/make-release $(KEY)
 
 reproducible: ## Build the packages of the last commit twice, and compare them (takes half an hour)
 	@scripts/check-reproducible

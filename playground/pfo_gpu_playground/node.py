@@ -5,12 +5,14 @@ from __future__ import annotations
 import grp
 import json
 import os
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from pfo_gpu import Node, NodeError
-from pfo_gpu_playground import programs
+from pfo_gpu_playground import nvidia_smi, programs
 from pfo_gpu_playground.failure import Failure
 from pfo_gpu_playground.processes import Process, until
 
@@ -30,6 +32,7 @@ class SimulatedNode:
         owner = ["--owner-uid", str(os.getuid())] if os.getuid() else []
         self.run("pfo-sim", "create", "--warm", "--gpus", gpus, *owner)
         (directory / "libnvidia-ml.so.1").symlink_to(self._programs / "libnvidia_ml.so")
+        self._add_nvidia_smi()
         self._configure()
         self.gpus: list[dict[str, Any]] = json.loads(self.run("pfo-sim", "show", "--json"))["gpus"]
 
@@ -37,6 +40,7 @@ class SimulatedNode:
         """What leads a program to this node."""
         return {
             **os.environ,
+            "PATH": f"{self.directory / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "PFO_SIM_STATE": str(self.state),
             "PFO_DEVICES": f"{self.state}.dev",
             "PFO_SOCKET": str(self.directory / "pfod.sock"),
@@ -100,6 +104,13 @@ class SimulatedNode:
             return True
 
         return attempt
+
+    def _add_nvidia_smi(self) -> None:
+        program = self.directory / "bin" / "nvidia-smi"
+        program.parent.mkdir()
+        command = [sys.executable, nvidia_smi.__file__, str(self.directory / "libnvidia-ml.so.1")]
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        program.chmod(0o755)
 
     def _configure(self) -> None:
         group = _group(os.getegid())

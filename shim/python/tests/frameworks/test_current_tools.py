@@ -1,6 +1,8 @@
 """Tools that people run beside pfo read the simulated driver as they read a real one."""
 
 import os
+import pathlib
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,8 @@ import pytest
 pytest.importorskip("nvitop")
 pytest.importorskip("codecarbon")
 pytest.importorskip("zeus.monitor")
+
+NVIDIA_SMI = pathlib.Path(__file__).parents[4] / "playground" / "pfo_gpu_playground" / "nvidia_smi.py"
 
 # Four simulated A40s that idle at 32 W and are at 60 degrees Celsius.
 IDLE_W = 32
@@ -40,7 +44,8 @@ print(data.gpu_count, data.gpu_energy * 3.6e6 / data.duration)
 @pytest.fixture
 def run(node, tmp_path):
     # codecarbon decides by this program whether there are GPUs, and asks NVML about them.
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    command = shlex.join([sys.executable, str(NVIDIA_SMI), str(node.directory / "libnvidia-ml.so.1")])
+    (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     (tmp_path / "nvidia-smi").chmod(0o755)
     environment = {**os.environ, **node._environment, "LD_LIBRARY_PATH": str(node.directory)}
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"

@@ -11,9 +11,9 @@ agent = "/run/pfo/agent/agent.sock"
 
 # The image may have no names for them.
 [groups]
-trainers = {{ .Values.ids.trainers | toString | quote }}
-administrators = {{ .Values.ids.administrators | toString | quote }}
-agent = {{ .Values.ids.agent | toString | quote }}
+trainers = {{ .Values.ids.trainers | int64 | toString | quote }}
+administrators = {{ .Values.ids.administrators | int64 | toString | quote }}
+agent = {{ .Values.ids.agent | int64 | toString | quote }}
 
 [paths]
 subordinate_uids = "/etc/pfo/subuid"
@@ -41,8 +41,8 @@ pfod = "/run/pfo-pfod/agent.sock"
 
 # Who can run a command in the container as its user administers the agent.
 [groups]
-trainers = {{ .Values.ids.trainers | toString | quote }}
-administrators = {{ .Values.ids.agent | toString | quote }}
+trainers = {{ .Values.ids.trainers | int64 | toString | quote }}
+administrators = {{ .Values.ids.agent | int64 | toString | quote }}
 
 [paths]
 subordinate_uids = "/etc/pfo/subuid"

@@ -120,7 +120,7 @@ impl Job {
             let message = format!(
                 "rank {rank} says that job {name} has {its} stages, its other ranks say {others}"
             );
-            let remedy = "give every rank the same pp_degree, or another job name";
+            let remedy = "end ranks of an earlier run, give all one pp_degree, or rename the job";
             return Err(Refusal::new(RefusalCode::RankConflict, message, remedy));
         }
         if let Some(other) = members.rank(rank) {

@@ -1,5 +1,16 @@
 {{- /* The configurations of both daemons. */}}
 
+{{- /* Refuses lines of a site that repeat a table of the chart, with which the daemon would not start. */}}
+{{- define "pfo.check" -}}
+{{- $config := .config -}}
+{{- $of := .of -}}
+{{- range .tables -}}
+{{- if contains (printf "[%s]" .) $config -}}
+{{- fail (printf "%s.config: the chart writes [%s] itself" $of .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "pfo.pfod.toml" -}}
 # pfod.toml(5) of the DaemonSet. `kubectl exec` of `pfoctl reload` puts a change into force.
 
@@ -18,6 +29,7 @@ agent = {{ .Values.ids.agent | int64 | toString | quote }}
 [paths]
 subordinate_uids = "/etc/pfo/subuid"
 {{- with .Values.pfod.config }}
+{{- include "pfo.check" (dict "of" "pfod" "config" . "tables" (list "sockets" "groups" "paths")) }}
 
 {{ . | trim }}
 {{- end }}
@@ -66,6 +78,8 @@ key = "/etc/pfo-fleet/node.key"
 {{- end }}
 {{- end }}
 {{- with .Values.agent.config }}
+{{- $tables := list "sockets" "groups" "paths" "metrics" "fleet" }}
+{{- include "pfo.check" (dict "of" "agent" "config" . "tables" $tables) }}
 
 {{ . | trim }}
 {{- end }}

@@ -2,7 +2,7 @@
 
 use pfo_tests::Identity;
 
-use super::cluster::{Cluster, JOB, PLANS};
+use super::cluster::{Cluster, JOB, NODES, PLANS};
 
 #[test]
 fn a_node_whose_agent_is_away_changes_alone_only_if_one_insists() {
@@ -25,6 +25,10 @@ fn a_node_whose_agent_is_away_changes_alone_only_if_one_insists() {
     let alone = cluster.nodes[1].pfoctl(&user, &[&swap[..], &["--this-node-only"]].concat());
     assert_eq!(alone.code, Some(0), "{alone:?}");
     cluster.nodes[1].start_agent();
+    // The other nodes hear of it a moment after it runs what they run.
+    cluster.until("the node that changed alone is reported", |job| {
+        job.nodes.iter().any(|member| member.node == NODES[1] && member.late.is_some())
+    });
     cluster.converges(Some(PLANS[0]));
     cluster.ends_without_a_lock();
 }

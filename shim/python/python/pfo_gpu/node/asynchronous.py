@@ -27,7 +27,7 @@ class _Cancelled(Exception):
 def _awaited(
     call: Callable[Concatenate[Node, _Arguments], _Answer],
 ) -> Callable[Concatenate[AsyncNode, _Arguments], Awaitable[_Answer]]:
-    async def awaited(self: AsyncNode, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Answer:
+    async def awaited(self: AsyncNode, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Answer:
         return await _in_thread(functools.partial(call, self.node, *arguments, **named))
 
     functools.update_wrapper(awaited, call)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import sys
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, Optional
 
 SUCCESS = 0
 ABSENT = "[N/A]"
@@ -72,7 +73,8 @@ class Pci(ctypes.Structure):
     ]
 
 
-class Gpu(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Gpu:
     nvml: Nvml
     index: int
     device: ctypes.c_void_p

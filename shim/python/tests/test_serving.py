@@ -3,12 +3,12 @@
 Plans have a forward and a backward of each microbatch: the prefill of a batch is the one, its tokens are the other.
 """
 
-import json
 import queue
 import threading
 
 import pytest
 from node import until
+from one_stage import write_plan
 
 import pfo_gpu
 
@@ -47,30 +47,12 @@ def server(node):
         server.close()
 
 
-def plan_of_phases(node):
-    phases = [
-        {"instruction": name, "microbatch": 0, "frequency_mhz": mhz}
-        for name, mhz in (("forward", PREFILL), ("backward", DECODE))
-    ]
-    plan = {
-        "format": "pfo-plan/1",
-        "gpu": "A40",
-        "schedule": "1f1b",
-        "num_stages": 1,
-        "num_microbatches": 1,
-        "p2p_blocking_power_w": 70,
-        "stages": [{"stage": 0, "instructions": phases}],
-    }
-    file = node.directory / "phases.json"
-    file.write_text(json.dumps(plan))
-    return file
-
-
 def test_the_phases_of_a_server_run_at_clocks_of_their_own(node, server):
     server.requests.put(["a prompt"])
     daemons = pfo_gpu.Node()
     until("the first batch is known", lambda: daemons.status().job("job").ranks[0].step == 0)
-    daemons.swap("job", plan_of_phases(node))
+    phases = [("forward", 0, PREFILL), ("backward", 0, DECODE)]
+    daemons.swap("job", write_plan(node, phases, num_microbatches=1))
 
     def alternates():
         server.requests.put(["a prompt", "another"])

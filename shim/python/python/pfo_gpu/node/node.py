@@ -302,7 +302,7 @@ class Node:
         return self._tuned(status, uid)
 
     def tuned(self, job: str, *, uid: Optional[int] = None) -> Tuned:
-        """What came of the last tune of a job, whoever started it.
+        """Returns the result of the last tune of a job, which anybody may have started.
 
         Raises:
             NodeError: There was none, it goes on, or it was stopped or has failed.

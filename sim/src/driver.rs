@@ -418,7 +418,8 @@ impl<'d> Gpu<'d> {
         self.update(|state, _| {
             state.timeline = Timeline::default();
             state.memory_lock = None;
-            (state.counted, state.published) = (Picojoules(0), Picojoules(0));
+            (state.counted, state.sampled) = (Picojoules(0), Picojoules(0));
+            state.published = Picojoules(0);
         })
     }
 

@@ -19,6 +19,8 @@ use serde_json::Value;
 struct Machine {
     node: Node,
     folder: PathBuf,
+    /// What names the job in the environment.
+    job: Option<(&'static str, &'static str)>,
 }
 
 impl Machine {
@@ -36,7 +38,7 @@ impl Machine {
         for program in ["pfod", "pfo-agent", "pfo-sim-trainer"] {
             let _ = program_for_all(program, node.directory());
         }
-        Self { node, folder }
+        Self { node, folder, job: None }
     }
 
     fn program(&self, name: &str) -> String {
@@ -56,7 +58,7 @@ impl Machine {
         command.arg("--").args(words);
         command.env("PFO_SIM_STATE", self.node.machine.state()).env("TMPDIR", &self.folder);
         // As in a container or a unit.
-        command.env_remove("HOME");
+        command.env_remove("HOME").env_remove("PFO_JOB").env_remove("SLURM_JOB_ID").envs(self.job);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         user.assume(&mut command).spawn().unwrap()
     }
@@ -86,7 +88,7 @@ impl Machine {
         let trainer = self.program("pfo-sim-trainer");
         format!(
             "{trainer} launch --stages {stages} --microbatches 4 --steps {steps} --time-scale 0.3 \
-             --job observed > /dev/null"
+             > /dev/null"
         )
     }
 
@@ -101,6 +103,28 @@ impl Machine {
 
 fn ended(child: Child) -> Ran {
     child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_training_that_nobody_named_has_a_name() {
+    let mut machine = Machine::new();
+    for (given, job) in [
+        (None, "observed"),
+        (Some(("PFO_JOB", "llama")), "llama"),
+        (Some(("SLURM_JOB_ID", "7")), ""),
+    ] {
+        machine.job = given;
+        let ran = machine.observe(&[], &["sh", "-c", "echo \"job: $PFO_JOB\""]);
+        assert_eq!(
+            ran.stdout,
+            format!(
+                "job: {job}
+"
+            ),
+            "{ran}"
+        );
+    }
+    machine.end();
 }
 
 #[test]
@@ -291,7 +315,7 @@ fn a_folder_that_cannot_be_written_is_named_before_the_command_starts() {
     let ran = machine.observe(&["--report", &page], &machine.shell(""));
     assert!(ran.stderr.contains(&format!("cannot write {page}: Permission denied")), "{ran}");
     assert!(ran.code == Some(1) && !machine.has("begun"), "{ran}");
-    let under = Machine { node: machine.node, folder: folder.clone() };
+    let under = Machine { node: machine.node, folder: folder.clone(), job: None };
     let ran = under.observe(&[], &["true"]);
     assert!(ran.stderr.contains("cannot make a folder for the daemons: Permission"), "{ran}");
     assert!(ran.code == Some(1) && ran.stderr.contains("TMPDIR"), "{ran}");

@@ -99,7 +99,7 @@ impl Counter {
         }
         let counted_w = intervals.iter().map(|interval| interval.energy_j).sum::<f64>() / taken_s;
         let mean_s = taken_s / intervals.len() as f64;
-        let Shown { whole, by_part } = self.shown(&intervals);
+        let Shown { whole, late, by_part } = self.shown(&intervals);
         let unexplained_w = |solution: &Solution| Some(solution.unexplained_j? / mean_s);
         let read: Spread = read_w.iter().copied().collect();
         Some(CounterCheck {
@@ -107,7 +107,7 @@ impl Counter {
             read_w: (read.count() > 0).then(|| read.mean()),
             read_error_w: read.error_of_mean(),
             values: intervals.len() as u32,
-            unexplained_w: unexplained_w(&whole),
+            unexplained_w: unexplained_w(late.as_ref().unwrap_or(&whole)),
             unexplained_by_part_w: by_part.as_ref().and_then(|(_, part)| unexplained_w(part)),
             part: by_part.map_or(0.0, |(part, _)| part.share),
         })

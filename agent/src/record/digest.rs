@@ -355,7 +355,7 @@ impl Digest {
             std::mem::replace(&mut self.interval, interval);
         let Some(before) = since else { return };
         if !unusable {
-            self.throttled.add(seconds(&pieces), throttled_s);
+            self.throttled.add(seconds(pieces.iter().copied()), throttled_s);
             self.energies.add(pieces, knot.energy_j - before.energy_j);
         }
         if let Some(instructions) = &mut self.instructions {

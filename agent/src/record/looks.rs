@@ -3,8 +3,9 @@
 //!
 //! The work of a job tells which. Each kind of work draws its own power, and so either what the GPU
 //! did in all of the time between two values explains how much they differ, or what it did in the
-//! part in which the counter looked.
+//! part in which the counter looked, or what it did a little earlier (`late.rs`).
 
+use crate::record::late::Late;
 use crate::record::regression::{Regression, Solution};
 
 /// Parts in which a counter may look, and when they may begin, as shares of the time between two
@@ -48,15 +49,23 @@ pub(crate) struct Piece {
     pub(crate) ended_ns: u64,
 }
 
+impl Piece {
+    /// What of it lies between two times.
+    pub(crate) fn within(&self, from_ns: u64, until_ns: u64) -> Self {
+        let began_ns = self.began_ns.max(from_ns);
+        Self { began_ns, ended_ns: self.ended_ns.min(until_ns).max(began_ns), ..*self }
+    }
+}
+
 /// What a counter moved by between two values, and what its GPU did meanwhile.
 #[derive(Clone, Debug)]
-struct Move {
-    pieces: Vec<Piece>,
-    energy_j: f64,
+pub(crate) struct Move {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) energy_j: f64,
 }
 
 impl Move {
-    fn bounds_ns(&self) -> [u64; 2] {
+    pub(crate) fn bounds_ns(&self) -> [u64; 2] {
         let began_ns = self.pieces.first().map_or(0, |piece| piece.began_ns);
         [began_ns, self.pieces.last().map_or(began_ns, |piece| piece.ended_ns)]
     }
@@ -91,6 +100,7 @@ impl Move {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Looks {
     whole: Regression,
+    late: Late,
     parts: [Regression; PARTS.len()],
     waiting: Vec<Move>,
     waiting_pieces: usize,
@@ -103,6 +113,8 @@ pub(crate) struct Looks {
 pub(crate) struct Shown {
     /// If it looks at all times.
     pub(crate) whole: Solution,
+    /// If it does, and its values are late; none if they are in time.
+    pub(crate) late: Option<Solution>,
     /// If it looks in a part, that which leaves least unexplained; none if there are too few values.
     pub(crate) by_part: Option<(Part, Solution)>,
 }
@@ -114,10 +126,10 @@ impl Looks {
         if pieces.is_empty() {
             return;
         }
-        self.whole.add(seconds(&pieces), energy_j);
+        self.whole.add(seconds(pieces.iter().copied()), energy_j);
         self.is_wide |= pieces.iter().any(|piece| piece.kind >= MOST_KINDS);
         if self.is_wide {
-            self.parts = Default::default();
+            (self.late, self.parts) = Default::default();
             (self.waiting, self.waiting_pieces) = (Vec::new(), 0);
             return;
         }
@@ -136,6 +148,7 @@ impl Looks {
         let mut lengths_ns: Vec<_> = waiting.iter().map(Move::length_ns).collect();
         lengths_ns.sort_unstable();
         let usual_ns = lengths_ns.get(lengths_ns.len() / 2).copied().unwrap_or_default().max(1);
+        self.late.add(&waiting, usual_ns);
         for change in waiting {
             let apart = change.length_ns() as f64 / usual_ns as f64;
             if apart < FAR_APART {
@@ -157,15 +170,16 @@ impl Looks {
         let best = PARTS.into_iter().zip(self.parts).filter_map(solve);
         let best = best.min_by(|(one_j, ..), (other_j, ..)| one_j.total_cmp(other_j));
         let by_part = best.map(|(_, part, solution)| (part, solution));
-        Shown { whole: self.whole.solve(), by_part }
+        Shown { whole: self.whole.solve(), late: self.late.solve(), by_part }
     }
 }
 
 impl Shown {
-    /// The explanation that holds: that of all of the time, unless a part explains the values far
-    /// better.
+    /// The explanation that holds: that of all of the time, late or not, unless a part explains the
+    /// values far better.
     pub(crate) fn explained(self) -> Solution {
-        let Self { whole, by_part } = self;
+        let Self { whole, late, by_part } = self;
+        let whole = late.unwrap_or(whole);
         let is_better = |part: &Solution| {
             let unexplained_j = part.unexplained_j.zip(whole.unexplained_j);
             unexplained_j.is_some_and(|(part_j, whole_j)| part_j < BETTER * whole_j)
@@ -178,9 +192,9 @@ impl Shown {
 }
 
 /// The seconds of each kind in all pieces.
-pub(crate) fn seconds(pieces: &[Piece]) -> Vec<(usize, f64)> {
-    let s = |piece: &Piece| piece.ended_ns.saturating_sub(piece.began_ns) as f64 / 1e9;
-    add_up(pieces.iter().map(|piece| (piece.kind, s(piece))))
+pub(crate) fn seconds(pieces: impl Iterator<Item = Piece>) -> Vec<(usize, f64)> {
+    let s = |piece: Piece| piece.ended_ns.saturating_sub(piece.began_ns) as f64 / 1e9;
+    add_up(pieces.map(|piece| (piece.kind, s(piece))))
 }
 
 fn add_up(pieces: impl Iterator<Item = (usize, f64)>) -> Vec<(usize, f64)> {

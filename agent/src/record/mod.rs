@@ -7,6 +7,7 @@ mod curve;
 mod digest;
 mod found;
 mod instructions;
+mod late;
 mod looks;
 mod observed;
 mod own_order;

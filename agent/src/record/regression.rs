@@ -26,7 +26,7 @@ const ROUNDS: usize = 3;
 const FAR_OFF: f64 = 7.0;
 
 /// Where nearly all fit, being off by this share of the mean move is nothing.
-const SLIGHT: f64 = 0.001;
+pub(crate) const SLIGHT: f64 = 0.001;
 
 /// At most one in this many moves may be left out. If more are far off, the powers are wrong, not
 /// the moves.

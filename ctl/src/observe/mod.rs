@@ -136,6 +136,8 @@ struct Instruction {
     per_step: f64,
     time_s: f64,
     energy_j: Option<f64>,
+    /// Its standard error.
+    energy_error_j: Option<f64>,
     throttled: f64,
 }
 
@@ -167,7 +169,8 @@ impl<'a> Printed<'a> {
             instruction: instruction.to_string(),
             per_step: seen.per_step(stage, work),
             time_s: work.time_s(),
-            energy_j: work.energy_j(),
+            energy_j: work.energy_j().map(|(energy_j, _)| energy_j),
+            energy_error_j: work.energy_j().map(|(_, error_j)| error_j),
             throttled: work.throttled(),
         };
         let predicted = |&Prospect { slowdown, least, likely, most }: &Prospect| Predicted {

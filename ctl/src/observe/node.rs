@@ -88,15 +88,18 @@ impl OwnNode {
         Daemons::from_environment(Some(self.path("admin.sock")), Some(agent))
     }
 
-    /// What leads the shim of a trainer here.
+    /// What leads the shim of a trainer here, and names its job where nothing else does.
     pub(super) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         let devices = self.devices.clone().map(|devices| ("PFO_DEVICES", devices));
+        let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_named = is_set("PFO_JOB") || is_set("SLURM_JOB_ID");
+        let job = (!is_named).then(|| ("PFO_JOB", PathBuf::from("observed")));
         let sockets = [
             ("PFO_SOCKET", self.path("pfod.sock")),
             ("PFO_ADMIN_SOCKET", self.path("admin.sock")),
             ("PFO_AGENT_SOCKET", self.path("pfo-agent-admin.sock")),
         ];
-        sockets.into_iter().chain(devices).collect()
+        sockets.into_iter().chain(devices).chain(job).collect()
     }
 
     fn path(&self, name: &str) -> PathBuf {

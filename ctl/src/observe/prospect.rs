@@ -33,17 +33,15 @@ pub(super) fn prospects(seen: &Seen) -> Result<Vec<Prospect>, String> {
     let compute = |instruction| {
         matches!(instruction, Instruction::Forward | Instruction::Backward) || seen.order.is_some()
     };
+    // A counter that stands still measures nothing.
+    let mean_w = seen.work_w().ok_or("an instruction's energy is not known; run longer")?;
     let mut work = Vec::new();
     for (&(stage, instruction), row) in &seen.work {
         if compute(instruction) && row.count > 0 {
-            // A counter that stands still measures nothing.
-            let energy_j = row.energy_j().filter(|energy_j| *energy_j > 0.0);
-            let energy_j = energy_j.ok_or("an instruction's energy is not known; run longer")?;
+            let energy_j = row.energy_j().map_or(mean_w * row.time_s(), |(energy_j, _)| energy_j);
             work.push((stage, instruction, row.time_s(), energy_j));
         }
     }
-    let mean_w =
-        work.iter().map(|row| row.3).sum::<f64>() / work.iter().map(|row| row.2).sum::<f64>();
     let known = seen.waits.values().filter_map(super::seen::Waits::power_w);
     let least_w = known.min_by(f64::total_cmp).unwrap_or(WAITING * mean_w);
     let waiting = seen.stages.keys().map(|stage| {

@@ -3,8 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_planner::{Instruction, Order, Stage};
-use pfo_protocol::{Mhz, Rank, RecordedTrial, Status};
+use pfo_protocol::{Mhz, Rank, RecordedTrial, Status, TrialRow};
 use serde::Serialize;
+
+/// The largest standard error of an instruction's energy, as a share of it, with which it is shown.
+const LARGEST_ERROR: f64 = 0.1;
+
+/// The smallest, as a share, that one trial is believed to have.
+const LEAST_ERROR: f64 = 0.001;
+
+/// Instructions whose energy is not known draw what the others draw, if they take this share of the
+/// work at most.
+const FEW: f64 = 0.05;
 
 /// Everything that was seen.
 #[derive(Default)]
@@ -40,9 +50,11 @@ pub(super) struct Steps {
 pub(super) struct Work {
     pub(super) count: u64,
     time_s: f64,
-    metered: u64,
-    energy_j: f64,
     throttled: f64,
+    /// The energies that trials found, each divided by the square of its standard error, and the sum
+    /// of the inverse squares.
+    weighed_j: f64,
+    weight: f64,
 }
 
 /// The waits of a stage.
@@ -84,9 +96,24 @@ impl Work {
         self.time_s / self.count.max(1) as f64
     }
 
-    /// Of one.
-    pub(super) fn energy_j(&self) -> Option<f64> {
-        (self.metered > 0).then(|| self.energy_j / self.metered as f64)
+    /// Of one, and its standard error; none if that is too large.
+    pub(super) fn energy_j(&self) -> Option<(f64, f64)> {
+        let (energy_j, error_j) = (self.weighed_j / self.weight, self.weight.sqrt().recip());
+        (error_j < LARGEST_ERROR * energy_j).then_some((energy_j, error_j))
+    }
+
+    fn add(&mut self, row: &TrialRow) {
+        let count = row.count as f64;
+        self.count += row.count;
+        self.time_s += count * row.time_mean_s;
+        self.throttled += count * row.throttled.unwrap_or(0.0);
+        if let (Some(energy_j), Some(sd_j)) = (row.energy_mean_j, row.energy_sd_j) {
+            let error_j = (sd_j / count.sqrt()).max(LEAST_ERROR * energy_j.abs());
+            if error_j > 0.0 {
+                self.weight += error_j.powi(-2);
+                self.weighed_j += energy_j * error_j.powi(-2);
+            }
+        }
     }
 
     /// The share of their time in which their clock was kept down.
@@ -137,15 +164,7 @@ impl Seen {
                 self.unmetered.insert(measured.rank);
             }
             for row in &rank.rows {
-                let work = self.work.entry((measured.stage, row.instruction)).or_default();
-                let count = row.count as f64;
-                work.count += row.count;
-                work.time_s += count * row.time_mean_s;
-                work.throttled += count * row.throttled.unwrap_or(0.0);
-                if let Some(energy_j) = row.energy_mean_j {
-                    work.metered += row.count;
-                    work.energy_j += count * energy_j;
-                }
+                self.work.entry((measured.stage, row.instruction)).or_default().add(row);
             }
             let waits = self.waits.entry(measured.stage).or_default();
             for wait in &rank.waits {
@@ -170,21 +189,31 @@ impl Seen {
         Some(self.waits.get(&stage)?.time_s / (self.steps.count.max(1) as f64 * ranks))
     }
 
+    /// The mean power of all work; none as long as the energy of more than few is not known.
+    pub(super) fn work_w(&self) -> Option<f64> {
+        let known = self.work.values().filter_map(|work| Some((work, work.energy_j()?.0)));
+        let sum = |(s, j): (f64, f64), (work, energy_j): (&Work, f64)| {
+            (s + work.time_s, j + energy_j * work.count as f64)
+        };
+        let (known_s, known_j) = known.fold((0.0, 0.0), sum);
+        let all_s: f64 = self.work.values().map(|work| work.time_s).sum();
+        (known_s > 0.0 && known_s >= (1.0 - FEW) * all_s).then(|| known_j / known_s)
+    }
+
     /// What a step's energy goes into: work, waiting, and what is in neither.
     pub(super) fn split(&self) -> Option<[f64; 3]> {
-        if self.work.is_empty() {
-            return None;
-        }
         let step_j = self.steps.energy_j()?;
+        let work_w = self.work_w()?;
         let ranks = |stage| self.stages.get(&stage).copied().unwrap_or(1) as f64;
         let work = |(&(stage, _), work): (&(Stage, Instruction), &Work)| {
-            Some(self.per_step(stage, work) * ranks(stage) * work.energy_j()?)
+            let energy_j = work.energy_j().map_or(work_w * work.time_s(), |(energy_j, _)| energy_j);
+            self.per_step(stage, work) * ranks(stage) * energy_j
         };
-        let work_j = self.work.iter().map(work).sum::<Option<f64>>()?;
+        let work_j: f64 = self.work.iter().map(work).sum();
         let wait = |(&stage, waits): (&Stage, &Waits)| {
             Some(self.waits_s(stage)? * ranks(stage) * waits.power_w()?)
         };
-        let waits_j: f64 = self.waits.iter().filter_map(wait).sum();
+        let waits_j = self.waits.iter().filter_map(wait).fold(0.0, |sum, wait_j| sum + wait_j);
         Some([work_j, waits_j, (step_j - work_j - waits_j).max(0.0)])
     }
 
@@ -206,9 +235,9 @@ pub(super) mod tests {
         let work = |count: u64, time_s: f64, power_w: f64| Work {
             count,
             time_s: count as f64 * time_s,
-            metered: count,
-            energy_j: count as f64 * time_s * power_w,
             throttled: 0.25 * count as f64,
+            weighed_j: 100.0 * time_s * power_w,
+            weight: 100.0,
         };
         let (forward, backward) = (Instruction::Forward, Instruction::Backward);
         let gpu = |hottest_c| GpuSeen {
@@ -253,5 +282,61 @@ pub(super) mod tests {
         let mut seen = example();
         seen.steps.metered = 0;
         assert!(seen.split().is_none() && seen.steps.energy_j().is_none());
+    }
+
+    fn row(count: u64, energy_j: f64, error_j: f64) -> TrialRow {
+        TrialRow {
+            instruction: Instruction::OptimizerStep,
+            chunk: pfo_protocol::Chunk(0),
+            mhz: None,
+            observed_mhz: None,
+            count,
+            time_mean_s: 0.002,
+            time_sd_s: 0.0,
+            time_median_s: 0.002,
+            energy_mean_j: Some(energy_j),
+            energy_median_j: None,
+            energy_sd_j: Some(error_j * (count as f64).sqrt()),
+            throttled: None,
+            left_out: pfo_protocol::LeftOut::default(),
+        }
+    }
+
+    #[test]
+    fn trials_weigh_as_much_as_they_are_certain_of() {
+        let mut work = Work::default();
+        // The first trial of two steps finds nonsense, and says that it may be.
+        for (count, energy_j, error_j) in [(2, -4.97, 5.0), (16, 0.9, 0.1), (32, 0.7, 0.05)] {
+            work.add(&row(count, energy_j, error_j));
+        }
+        let (energy_j, error_j) = work.energy_j().unwrap();
+        assert!((energy_j - 0.74).abs() < 0.005 && (error_j - 0.0447).abs() < 1e-3, "{energy_j}");
+    }
+
+    #[test]
+    fn an_energy_that_is_below_nothing_or_may_be_anything_is_not_shown() {
+        for (energy_j, error_j) in [(-4.97, 0.1), (0.7, 0.2), (0.0, 0.0), (0.0, 0.1)] {
+            let mut work = Work::default();
+            work.add(&row(8, energy_j, error_j));
+            assert_eq!(work.energy_j(), None, "{energy_j}");
+        }
+    }
+
+    #[test]
+    fn short_work_of_unknown_energy_draws_what_the_rest_draws_and_long_work_ends_the_split() {
+        let mut seen = example();
+        let [before_j, ..] = seen.split().unwrap();
+        let mean_w = seen.work_w().unwrap();
+        seen.work
+            .entry((Stage(0), Instruction::OptimizerStep))
+            .or_default()
+            .add(&row(10, -5.0, 9.0));
+        let [work_j, ..] = seen.split().unwrap();
+        assert!((work_j - before_j - 0.002 * mean_w).abs() < 1e-6, "{work_j} {before_j}");
+        for _ in 0..2000 {
+            let work = seen.work.entry((Stage(0), Instruction::OptimizerStep)).or_default();
+            work.add(&row(10, -5.0, 9.0));
+        }
+        assert_eq!(seen.split(), None);
     }
 }

@@ -21,16 +21,23 @@ const ASK: [&str; 2] = [
 const HEADER: [&str; 7] =
     ["Stage", "Instruction", "In a step", "Time", "Energy", "Power", "Clock kept down"];
 
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// The cells of each kind of instruction.
 fn instructions(seen: &Seen) -> Vec<[Option<String>; 7]> {
     let row = |(&(stage, instruction), work): (&(Stage, Instruction), &Work)| {
-        let power_w = work.energy_j().map(|energy_j| energy_j / work.time_s());
+        let energy = work.energy_j();
+        let power_w = energy.map(|(energy_j, _)| energy_j / work.time_s());
         [
             Some(stage.to_string()),
             Some(instruction.to_string()),
             Some(format!("{:.0}", seen.per_step(stage, work))),
             Some(seconds(work.time_s())),
-            work.energy_j().map(joules),
+            energy.map(|(energy_j, error_j)| {
+                format!("{} ± {}", joules(energy_j), percent(error_j / energy_j))
+            }),
             power_w.map(watts),
             Some(percent(work.throttled())),
         ]
@@ -45,9 +52,11 @@ fn facts(seen: &Seen) -> Vec<String> {
         let energy = seen.steps.energy_j().map(|energy_j| format!(" and {}", joules(energy_j)));
         let (count, ranks) = (seen.steps.count, seen.ranks);
         facts.push(format!(
-            "A step takes {}{}, the mean of {count} steps of {ranks} ranks.",
+            "A step takes {}{}, the mean of {} of {}.",
             seconds(step_s),
-            energy.unwrap_or_default()
+            energy.unwrap_or_default(),
+            counted(count, "step"),
+            counted(ranks as u64, "rank")
         ));
     }
     if let Some(split @ [work_j, waits_j, rest_j]) = seen.split() {

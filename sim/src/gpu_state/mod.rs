@@ -58,6 +58,8 @@ pub struct GpuState {
     pub energy: Picojoules,
     /// What the sensor of the energy counter made of it, and of a module.
     pub counted: Picojoules,
+    /// What the energy counter will show when it is refreshed next.
+    pub sampled: Picojoules,
     /// The energy counter as it was last refreshed.
     pub published: Picojoules,
     /// How warm it is.
@@ -142,12 +144,27 @@ impl GpuState {
         if now <= self.settled {
             return;
         }
-        let refresh = MonotonicNs(now.0 - now.0 % board.silicon.energy_refresh_ns.max(1));
+        let Silicon { energy_refresh_ns, energy_late_ns, .. } = board.silicon;
+        let late_ns = energy_late_ns.min(energy_refresh_ns.saturating_sub(1));
+        let refresh = MonotonicNs(now.0 - now.0 % energy_refresh_ns.max(1));
         if refresh > self.settled {
+            self.sample(board, MonotonicNs(refresh.0.saturating_sub(late_ns)));
             self.integrate(board, refresh);
-            self.published = self.counted;
+            self.published = self.sampled;
+        }
+        let next_sample = MonotonicNs(refresh.0 + energy_refresh_ns - late_ns);
+        if next_sample <= now {
+            self.sample(board, next_sample);
         }
         self.integrate(board, now);
+    }
+
+    /// Takes what the counter shows next, unless that is done.
+    fn sample(&mut self, board: Board<'_>, at: MonotonicNs) {
+        if at > self.settled {
+            self.integrate(board, at);
+            self.sampled = self.counted;
+        }
     }
 
     fn integrate(&mut self, board: Board<'_>, until: MonotonicNs) {
@@ -206,6 +223,7 @@ impl GpuState {
         words.put(self.settled.0);
         words.put_wide(self.energy.0);
         words.put_wide(self.counted.0);
+        words.put_wide(self.sampled.0);
         words.put_wide(self.published.0);
         words.put(self.warmth.0);
         words.put_wide(self.energy_at_tick.0);
@@ -235,6 +253,7 @@ impl GpuState {
         let settled = MonotonicNs(words.take());
         let energy = Picojoules(words.take_wide());
         let counted = Picojoules(words.take_wide());
+        let sampled = Picojoules(words.take_wide());
         let published = Picojoules(words.take_wide());
         let warmth = Microcelsius(words.take());
         let energy_at_tick = Picojoules(words.take_wide());
@@ -264,6 +283,7 @@ impl GpuState {
             settled,
             energy,
             counted,
+            sampled,
             published,
             warmth,
             energy_at_tick,
@@ -449,6 +469,21 @@ mod tests {
         state.settle(board, MonotonicNs(SECOND));
         let module = Picojoules::of(board.silicon.module, SECOND);
         assert_eq!(state.counted, state.energy + module);
+    }
+
+    #[test]
+    fn a_late_counter_shows_what_was_drawn_until_some_time_before_its_refresh() {
+        let silicon = Silicon { energy_late_ns: 3_000_000, ..Silicon::IDEAL };
+        let board = Board { silicon, ..a100() };
+        for looks_at_ms in [vec![40], (1..=40).collect(), vec![18, 39, 40], vec![17, 36, 40]] {
+            let mut state = new(board);
+            for ms in looks_at_ms {
+                state.settle(board, MonotonicNs(ms * 1_000_000));
+            }
+            assert_eq!(state.published, Picojoules::of(Milliwatts(54_000), 37_000_000));
+            state.settle(board, MonotonicNs(59_000_000));
+            assert_eq!(state.published, Picojoules::of(Milliwatts(54_000), 37_000_000));
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::state::snapshot::SnapshotCell;
 /// The first eight bytes of a state file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PFO-SIM\0");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 /// Processes that can have the driver open at a time and be counted.
 pub(crate) const CLIENTS: usize = 256;
 /// Processes that can be on one GPU at a time.

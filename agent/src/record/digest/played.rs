@@ -35,6 +35,9 @@ pub(super) struct Played {
     scatter: u64,
     /// The share of the time between two refreshes, from its beginning, in which the counter looks.
     pub(super) part: f64,
+    /// How long before a refresh ended what the counter shows then, and what it will show.
+    pub(super) late_ns: u64,
+    sampled_j: f64,
     /// The clock that is locked, and since when.
     pub(super) locked: Option<(Mhz, u64)>,
     /// What the driver says.
@@ -57,6 +60,8 @@ impl Played {
             refresh_ns,
             misplaced_ns: 0,
             part: 1.0,
+            late_ns: 0,
+            sampled_j: 0.0,
             uneven: 0.0,
             scatter: 1,
             locked: Some((Mhz(900), 0)),
@@ -81,7 +86,9 @@ impl Played {
             let has_bit = capped_clock.is_some() && self.capped_ns.is_none();
             let reason = if has_bit { SW_POWER_CAP } else { 0 };
             let refresh_ns = (self.now_ns / self.refresh_ns + 1) * self.refresh_ns;
-            let next_ns = refresh_ns.min(until_ns);
+            let sample_ns = refresh_ns - self.late_ns;
+            let next_ns = if self.now_ns < sample_ns { sample_ns } else { refresh_ns };
+            let next_ns = next_ns.min(until_ns);
             // It takes what it sees at the beginning of a period for all of it.
             let looks_ns = (self.part * self.refresh_ns as f64) as u64;
             let away_ns = (refresh_ns - self.refresh_ns + looks_ns).max(self.now_ns);
@@ -91,13 +98,16 @@ impl Played {
                 self.capped_ns = self.capped_ns.map(|ns| ns + next_ns - self.now_ns);
             }
             self.now_ns = next_ns;
+            if next_ns == sample_ns {
+                self.sampled_j = self.energy_j;
+            }
             if next_ns == refresh_ns {
                 let off_ns = (2.0 * self.misplaced_ns as f64 * self.scatter()) as u64;
                 let at_ns = refresh_ns + off_ns - self.misplaced_ns;
                 self.digest.take(TapRecord::Counter(CounterReading {
                     at_ns,
                     read_ns: at_ns,
-                    energy_j: Some((1e3 * self.energy_j).floor() / 1e3),
+                    energy_j: Some((1e3 * self.sampled_j).floor() / 1e3),
                     sm_clock: Some(capped_clock.unwrap_or(self.clock)),
                     throttled_ns: self.throttled_ns(),
                     throttle_reasons: self.reasons | reason,

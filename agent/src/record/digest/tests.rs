@@ -232,6 +232,20 @@ fn a_counter_that_looks_for_a_part_of_the_time_tells_the_same_powers() {
 }
 
 #[test]
+fn a_counter_that_is_late_tells_the_same_powers() {
+    for late_ns in [5 * MS, 14 * MS, 40 * MS] {
+        let mut played = Played::new(10..60, 100 * MS);
+        played.late_ns = late_ns;
+        played.steps(9..60, (9 * MS, 200.0), (17 * MS, 300.0), &[3 * MS, 2 * MS, MS]);
+        let rows = played.finish(60).rows;
+        for (row, (time_s, power_w)) in rows.iter().zip([(0.009, 200.0), (0.017, 300.0)]) {
+            let off = row.energy_mean_j.unwrap() / (time_s * power_w) - 1.0;
+            assert!(off.abs() < 0.03, "{late_ns} ns late: {off} {row:?}");
+        }
+    }
+}
+
+#[test]
 fn what_is_kept_does_not_grow_with_the_trial() {
     let (mut played, steps) = ordinary();
     steps(&mut played, 10..30);

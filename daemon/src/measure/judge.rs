@@ -33,8 +33,10 @@ const EDGES_S: f64 = 1.0;
 /// The fewest power samples that are compared.
 const LEAST_SAMPLES: f64 = 25.0;
 
-/// The comparison is over this time, and over every shorter one until now.
+/// The comparison is over this time, or as many samples if the driver answers late, and over every
+/// shorter time until now.
 const COMPARED_S: f64 = 30.0;
+const ENOUGH: usize = 60;
 
 /// The share of the newest sample in the power that is assumed for the time of a reset.
 const LATELY: f64 = 0.4;
@@ -208,8 +210,8 @@ impl Judge {
         self.limit_w = limit_w.filter(|limit_w| *limit_w > 0.0);
         if let Some(power_w) = power_w {
             let call_s = self.last.map_or(0.0, |last| seconds(last.asked_ns, last.got_ns));
-            let kept = |sample: &Sample| seconds(sample.at_ns, at_ns) < COMPARED_S;
-            self.samples.retain(kept);
+            let is_old = |sample: &mut Sample| seconds(sample.at_ns, at_ns) >= COMPARED_S;
+            while self.samples.len() > ENOUGH && self.samples.pop_front_if(is_old).is_some() {}
             self.samples.push_back(Sample { at_ns, power_w, counted_j: self.counted_j, call_s });
             self.lately_w += (power_w - self.lately_w) * LATELY;
         }
@@ -218,9 +220,7 @@ impl Judge {
 
     fn decide(&mut self, now_ns: u64) {
         let found = self.wrong(now_ns);
-        if found.is_some() {
-            self.wrong_ns = now_ns;
-        }
+        self.wrong_ns = found.map_or(self.wrong_ns, |_| now_ns);
         let is_quiet = now_ns.saturating_sub(self.wrong_ns) > QUIET_NS;
         let doubt = found.or(self.doubt.filter(|_| !is_quiet));
         if doubt.is_some() != self.doubt.is_some() {

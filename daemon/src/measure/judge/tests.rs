@@ -1,6 +1,9 @@
 //! Random schedules of healthy and faulty meters, on virtual time.
 
 use super::*;
+use played::{END_S, FAULT_S, Fault, PATIENCE_S, Played};
+
+mod played;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -9,254 +12,6 @@ const SECOND: u64 = 1000 * MS;
 fn schedules() -> std::ops::RangeInclusive<u64> {
     let asked = std::env::var("PFO_METER_SCHEDULES").ok().and_then(|count| count.parse().ok());
     1..=asked.unwrap_or(200)
-}
-
-/// When the fault begins, and how soon afterwards a figure must be right or absent.
-const FAULT_S: f64 = 40.0;
-const PATIENCE_S: f64 = 30.0;
-const END_S: f64 = 110.0;
-
-/// Numbers that look random, from a seed.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn unit(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn within(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.unit()
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[(self.unit() * all.len() as f64) as usize]
-    }
-}
-
-/// A stretch of work: a square wave of power.
-#[derive(Clone, Copy)]
-struct Stretch {
-    began_s: f64,
-    began_j: f64,
-    low_w: f64,
-    high_w: f64,
-    period_s: f64,
-    duty: f64,
-}
-
-impl Stretch {
-    fn energy_j(&self, at_s: f64) -> f64 {
-        let passed_s = at_s - self.began_s;
-        let whole = (passed_s / self.period_s).floor();
-        let rest_s = passed_s - whole * self.period_s;
-        let high_s = whole * self.duty * self.period_s + rest_s.min(self.duty * self.period_s);
-        self.began_j + self.low_w * passed_s + (self.high_w - self.low_w) * high_s
-    }
-
-    fn power_w(&self, at_s: f64) -> f64 {
-        let into = ((at_s - self.began_s) / self.period_s).fract();
-        if into < self.duty { self.high_w } else { self.low_w }
-    }
-}
-
-/// What a GPU draws.
-struct Load(Vec<Stretch>);
-
-impl Load {
-    fn random(random: &mut Random) -> Self {
-        let is_steady = random.unit() < 0.3;
-        let limit_w = random.one_of(&[70.0, 250.0, 400.0, 700.0]);
-        let (mut at_s, mut energy_j, mut all) = (0.0, 0.0, Vec::new());
-        while at_s < END_S + 20.0 {
-            let high_w = limit_w * random.within(0.4, 1.0);
-            let stretch = Stretch {
-                began_s: at_s,
-                began_j: energy_j,
-                low_w: limit_w * random.within(0.12, 0.4),
-                high_w,
-                period_s: random.one_of(&[0.003, 0.02, 0.05, 0.1, 0.25, 0.7, 3.0]),
-                duty: random.one_of(&[0.0, 0.1, 0.5, 0.8, 0.95, 1.0]),
-            };
-            at_s += if is_steady { 1000.0 } else { random.within(0.5, 25.0) };
-            energy_j = stretch.energy_j(at_s);
-            all.push(stretch);
-        }
-        Self(all)
-    }
-
-    fn at(&self, at_s: f64) -> &Stretch {
-        let next = self.0.partition_point(|stretch| stretch.began_s <= at_s);
-        &self.0[next.saturating_sub(1)]
-    }
-
-    fn energy_j(&self, at_s: f64) -> f64 {
-        self.at(at_s).energy_j(at_s)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
-    None,
-    FallsOnce,
-    FallsAgain,
-    Spikes,
-    StandsStill,
-    HalfRate,
-    Module,
-    Wraps,
-    AnswersLate,
-    NotSupportedNowAndThen,
-    ResetsWithTheDriver,
-    Missing,
-}
-
-/// What the judge was given of a GPU, and what it made of that.
-struct Played {
-    judge: Judge,
-    now_s: f64,
-    random: Random,
-    load: Load,
-    fault: Fault,
-    refresh_s: f64,
-    averaged: bool,
-    base_j: f64,
-    /// The figure of the session: what was returned first and last, with the truth at the time; none
-    /// once it was in doubt.
-    session: Option<[(f64, f64); 2]>,
-    /// The figure of the window: as that of the session, but begun anew.
-    window: Option<[(f64, f64); 2]>,
-    spoiled: u64,
-    doubted: bool,
-}
-
-impl Played {
-    fn new(seed: u64, fault: Fault) -> Self {
-        let mut random = Random::new(seed);
-        let load = Load::random(&mut random);
-        let refresh_s = random.one_of(&[0.01, 0.02, 0.1, 0.5]);
-        let averaged = random.unit() < 0.5;
-        let wraps_j = f64::from(u32::MAX) / 1e3;
-        let base_j = match fault {
-            Fault::Wraps => wraps_j - load.energy_j(FAULT_S),
-            _ => random.within(0.0, 1e6),
-        };
-        let judge = Judge::default();
-        let (session, window, spoiled, doubted) = (None, None, 0, false);
-        Self {
-            judge,
-            now_s: 0.0,
-            random,
-            load,
-            fault,
-            refresh_s,
-            averaged,
-            base_j,
-            session,
-            window,
-            spoiled,
-            doubted,
-        }
-    }
-
-    /// What the driver returns at a time.
-    fn counter(&mut self, at_s: f64) -> Option<f64> {
-        let seen_s = (at_s / self.refresh_s).floor() * self.refresh_s;
-        let drawn_j = self.load.energy_j(seen_s);
-        let honest_j = self.base_j + drawn_j;
-        let before_j = self.base_j + self.load.energy_j(FAULT_S);
-        if self.fault == Fault::Missing {
-            return None;
-        }
-        if self.fault == Fault::Module {
-            return Some(honest_j + 300.0 * seen_s);
-        }
-        if at_s < FAULT_S {
-            return Some(honest_j);
-        }
-        let since_s = at_s - FAULT_S;
-        match self.fault {
-            Fault::FallsOnce => Some(honest_j - before_j * 0.99),
-            Fault::FallsAgain => {
-                let last_s = FAULT_S + (since_s / 6.0).floor() * 6.0;
-                Some(self.load.energy_j(seen_s) - self.load.energy_j(last_s.min(seen_s)))
-            }
-            Fault::Spikes if self.random.unit() < 0.05 => {
-                Some(honest_j + self.random.one_of(&[1e4, 1e9]))
-            }
-            Fault::StandsStill => Some(before_j),
-            Fault::HalfRate => Some(before_j + (honest_j - before_j).max(0.0) / 2.0),
-            Fault::Wraps => Some(honest_j % (f64::from(u32::MAX) / 1e3)),
-            Fault::NotSupportedNowAndThen if self.random.unit() < 0.3 => None,
-            Fault::ResetsWithTheDriver if since_s < 0.5 => None,
-            Fault::ResetsWithTheDriver => Some(honest_j - before_j),
-            _ => Some(honest_j),
-        }
-    }
-
-    /// A call that reads the counter.
-    fn read(&mut self) {
-        let is_late = self.fault == Fault::AnswersLate && self.now_s > FAULT_S;
-        let takes_s = if is_late { self.random.within(0.0, 2.0) } else { 0.0001 };
-        let asked_ns = (self.now_s * 1e9) as u64;
-        let at_s = self.now_s + takes_s * self.random.unit();
-        let value = self.counter(at_s).map(|energy_j| (energy_j * 1e3).floor() / 1e3);
-        self.now_s += takes_s;
-        let returned = self.judge.read(asked_ns, (self.now_s * 1e9) as u64, value);
-        if self.judge.spoiled != self.spoiled {
-            self.spoiled = self.judge.spoiled;
-            self.window = None;
-            self.doubted |= self.judge.doubt().is_some();
-        }
-        let Some(energy_j) = returned else { return };
-        let now = (energy_j, self.load.energy_j(at_s));
-        for figure in [&mut self.session, &mut self.window] {
-            let [first, last] = figure.unwrap_or([now, now]);
-            assert!(energy_j >= last.0, "{:?}: {energy_j} J after {} J", self.fault, last.0);
-            *figure = Some([first, now]);
-        }
-    }
-
-    fn power(&mut self) {
-        let stretch = *self.load.at(self.now_s);
-        let average_w = || self.load.energy_j(self.now_s) - self.load.energy_j(self.now_s - 1.0);
-        let power_w = if self.averaged { average_w() } else { stretch.power_w(self.now_s) };
-        let highest_w = self.load.0.iter().map(|stretch| stretch.high_w).fold(0.0, f64::max);
-        self.judge.power((self.now_s * 1e9) as u64, Some(power_w), Some(highest_w));
-    }
-
-    /// Plays until then: the watch reads about five times a second, the rank at its steps.
-    fn until(&mut self, end_s: f64) {
-        let step_s = self.random.one_of(&[0.05, 0.3, 2.0, 30.0]);
-        let mut step_at_s = self.now_s;
-        while self.now_s < end_s {
-            if step_at_s < self.now_s {
-                step_at_s = self.now_s + step_s;
-                self.read();
-            }
-            self.read();
-            self.power();
-            self.now_s += self.random.within(0.1, 0.3);
-        }
-    }
-
-    /// How far a figure may be off beside one part in a hundred: what its counter has not shown yet.
-    fn edges_j(&self) -> f64 {
-        let highest_w = self.load.0.iter().map(|stretch| stretch.high_w).fold(0.0, f64::max);
-        highest_w * (self.refresh_s + 0.2)
-    }
-
-    fn is_right(&self, figure: Option<[(f64, f64); 2]>) -> bool {
-        let Some([first, last]) = figure else { return true };
-        let (shown_j, true_j) = (last.0 - first.0, last.1 - first.1);
-        (shown_j - true_j).abs() <= 0.01 * true_j + self.edges_j()
-    }
 }
 
 #[test]
@@ -289,19 +44,56 @@ fn every_figure_of_a_faulty_meter_is_right_or_absent_after_half_a_minute() {
     ];
     for seed in schedules() {
         let fault = faults[seed as usize % faults.len()];
-        let mut played = Played::new(seed, fault);
-        played.until(FAULT_S + PATIENCE_S);
-        while played.now_s < END_S {
-            played.until(played.now_s + 0.5);
-            let in_doubt = played.judge.doubt().is_some();
-            let session = played.session.filter(|_| !played.doubted);
-            assert!(played.is_right(session), "session, {fault:?}, schedule {seed}");
-            let window = played.window.filter(|_| !in_doubt);
-            assert!(played.is_right(window), "window, {fault:?}, schedule {seed}");
-        }
-        let is_lasting = matches!(fault, FallsAgain | StandsStill | HalfRate | Missing);
+        let began_s = if seed % 2 == 0 { FAULT_S } else { 0.0 };
+        right_or_absent(Played::with(seed, &[fault], began_s), seed);
+    }
+}
+
+/// Every figure is right or absent from half a minute after the fault on.
+fn right_or_absent(mut played: Played, seed: u64) {
+    use Fault::*;
+    let what = format!("{:?} from {} s, schedule {seed}", played.faults, played.began_s);
+    let patience_s = match played.faults[..] {
+        // There are a fifth of the power readings.
+        [AnswersLate, HalfRate] | [HalfRate, AnswersLate] => 3.0 * PATIENCE_S,
+        // What was counted before the other fault is compared with no power.
+        [HalfRate, _] | [_, HalfRate] => 1.5 * PATIENCE_S,
+        _ => PATIENCE_S,
+    };
+    played.until(played.began_s + patience_s);
+    while played.now_s < END_S {
+        played.until(played.now_s + 0.5);
         let in_doubt = played.judge.doubt().is_some();
-        assert!(in_doubt || !is_lasting, "{fault:?}, schedule {seed}");
+        let session = played.session.filter(|_| !played.doubted);
+        assert!(played.is_right(session), "session, {what}: {session:?}");
+        let window = played.window.filter(|_| !in_doubt);
+        assert!(played.is_right(window), "window, {what}: {window:?}");
+    }
+    let is_lasting = [FallsAgain, StandsStill, HalfRate, Missing].map(|fault| played.has(fault));
+    assert!(played.judge.doubt().is_some() || !is_lasting.contains(&true), "{what}");
+}
+
+#[test]
+fn every_figure_of_a_meter_with_two_faults_is_right_or_absent_after_half_a_minute() {
+    use Fault::*;
+    let faults = [
+        FallsOnce,
+        FallsAgain,
+        Spikes,
+        StandsStill,
+        HalfRate,
+        Wraps,
+        AnswersLate,
+        NotSupportedNowAndThen,
+        ResetsWithTheDriver,
+    ];
+    let pairs = faults.into_iter().flat_map(|one| faults.map(|other| [one, other]));
+    for pair in pairs.filter(|[one, other]| one != other) {
+        for seed in 1..=(schedules().end() / 100).max(5) {
+            for began_s in [0.0, FAULT_S] {
+                right_or_absent(Played::with(seed, &pair, began_s), seed);
+            }
+        }
     }
 }
 

@@ -4,15 +4,13 @@
 //! values for those of their own time gives instructions of 20 ms their neighbours' power. The work
 //! of a job tells how late: what the GPU did until then explains the values best. Pure.
 
-use std::ops::Range;
-
 use crate::record::looks::{Move, seconds};
 use crate::record::regression::{Regression, SLIGHT, Solution};
 
 /// A counter is late by at most half the time between two values. As many lengths are tried, and as
 /// many between the best of them and its neighbours.
-const LENGTHS: u64 = 25;
-const BETWEEN: u64 = 8;
+const LENGTHS: u32 = 25;
+const BETWEEN: u32 = 8;
 
 /// Twice the logarithm of how much more likely the values are with the best of the lengths than with
 /// none. Noise alone gave one of the lengths 18 at most in 99 of 100 simulated trials, of up to 12
@@ -59,20 +57,18 @@ fn lateness_ns(moves: &[Move], usual_ns: u64) -> u64 {
     let in_time = solution(0);
     let mean_j = moves.iter().map(|change| change.energy_j).sum::<f64>() / moves.len() as f64;
     let Some(in_time_j) = in_time.unexplained_j.filter(|j| *j > SLIGHT * mean_j) else { return 0 };
-    let best = |lengths: Range<u64>, step_ns: u64| {
-        let lengths = lengths.map(|length| length.saturating_mul(step_ns));
-        let late = lengths.filter_map(|by_ns| Some((by_ns, solution(by_ns).unexplained_j?)));
+    let best = |lengths_ns: &mut dyn Iterator<Item = f64>| {
+        let late = lengths_ns.filter_map(|ns| Some((ns, solution(ns as u64).unexplained_j?)));
         late.min_by(|(_, one_j), (_, other_j)| one_j.total_cmp(other_j))
     };
-    let fine_ns = (usual_ns / (2 * LENGTHS * BETWEEN)).max(1);
-    let coarse = best(1..LENGTHS + 1, fine_ns * BETWEEN);
+    let step_ns = usual_ns as f64 / f64::from(2 * LENGTHS);
+    let coarse = best(&mut (1..=LENGTHS).map(|length| f64::from(length) * step_ns));
     let gain = |late_j: f64| 2.0 * in_time.moves as f64 * (in_time_j / late_j).ln();
     let Some((near_ns, _)) = coarse.filter(|(_, late_j)| gain(*late_j) > LIKELIER) else {
         return 0;
     };
-    let near = near_ns / fine_ns;
-    best(near.saturating_sub(BETWEEN - 1)..near + BETWEEN, fine_ns)
-        .map_or(near_ns, |(by_ns, _)| by_ns)
+    let between = |part: u32| near_ns + (f64::from(part) / f64::from(BETWEEN) - 1.0) * step_ns;
+    best(&mut (1..2 * BETWEEN).map(between)).map_or(0, |(by_ns, _)| by_ns as u64)
 }
 
 /// Adds those moves before which it is known what the GPU did.

@@ -305,11 +305,13 @@ impl Permit {
         let is_visible = |key: &JobKey| self.only_of().is_none_or(|own| own == key.uid);
         let named: BTreeSet<_> =
             there.into_iter().filter(|key| key.name == name && is_visible(key)).collect();
-        match &named.iter().collect::<Vec<_>>()[..] {
-            _ if uid.is_some() || named.contains(&own) => Ok(own),
-            [] => Ok(own),
-            [other] => Ok((*other).clone()),
-            [one, other, ..] => Err(several(&name, one.uid, other.uid)),
+        if uid.is_some() || named.contains(&own) {
+            return Ok(own);
+        }
+        let mut others = named.into_iter();
+        match (others.next(), others.next()) {
+            (Some(one), Some(other)) => Err(several(&name, one.uid, other.uid)),
+            (only, _) => Ok(only.unwrap_or(own)),
         }
     }
 }

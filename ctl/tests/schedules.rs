@@ -82,6 +82,42 @@ fn the_order_of_a_schedule_is_planned_alike_from_its_file() {
     }
 }
 
+/// Writes the order of `dualpipe-v` with instructions of two, and takes their rows from the profile. Returns
+/// the order.
+fn pairs_without_rows(bench: &Bench) -> Value {
+    with_rows_of(bench, &["backward_input", "backward_weight"]);
+    let without = std::fs::read_to_string(bench.path("profile.csv")).unwrap();
+    with_rows_of(bench, &["forward_backward"]);
+    let order = ["plan", "order", "profile.csv", "-o", "order.json"];
+    bench.done(&[&order[..], &DUALPIPE_V].concat());
+    bench.write("profile.csv", &without);
+    serde_json::from_slice(&std::fs::read(bench.path("order.json")).unwrap()).unwrap()
+}
+
+const DUALPIPE_V: [&str; 4] = ["--microbatches", "4", "--schedule", "dualpipe-v"];
+
+#[test]
+fn pairs_that_the_profile_has_no_rows_of_are_planned_one_after_the_other_from_a_file_too() {
+    let bench = Bench::new();
+    assert!(pairs_without_rows(&bench).to_string().contains("forward_backward"));
+    let (by_name, by_file) = (plan(&bench, &DUALPIPE_V), plan(&bench, &["--order", "order.json"]));
+    assert_eq!(by_file["stages"], by_name["stages"]);
+    assert_eq!(by_file["predicted"], by_name["predicted"]);
+}
+
+#[test]
+fn an_order_that_says_what_waits_for_pairs_without_rows_is_refused_for_what_the_profile_lacks() {
+    let bench = Bench::new();
+    let mut order = pairs_without_rows(&bench);
+    let last = order["stages"][0].as_array().unwrap().last().unwrap().clone();
+    let mut of = serde_json::json!({ "stage": 0 });
+    of.as_object_mut().unwrap().extend(last.as_object().unwrap().clone());
+    order["dependencies"] = serde_json::json!([{ "of": of, "after": [] }]);
+    bench.write("order.json", &order.to_string());
+    let optimize = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "-o", "frontier"];
+    assert_printed!(bench.run(&[&optimize[..], &["--order", "order.json"]].concat()));
+}
+
 #[test]
 fn a_pipeline_runs_1f1b_unless_another_schedule_is_asked_for() {
     let bench = Bench::new();

@@ -62,6 +62,11 @@ fn proposal(step: u64, proposed_at: u64) -> Proposal {
 #[derive(Clone)]
 struct Alone(Participant, u64, Option<u64>);
 
+/// What `pfod` of a node shows when its next step is this.
+fn shows(next_step: u64, (runs, swap): (Runs, u64)) -> Event {
+    Event::Looked(Some(Seen { runs, swap, ..seen(next_step) }))
+}
+
 impl Alone {
     fn at(next_step: u64) -> Self {
         Self::with(next_step, &["a", "b"])
@@ -282,6 +287,76 @@ fn a_store_that_was_restored_from_an_older_snapshot_is_the_reason_why_a_node_is_
     });
     let why = late.unwrap_or_else(|| panic!("{actions:?}")).why;
     assert_eq!(why, "the store is older than swap 2, which this node ran");
+}
+
+/// A look that shows this, a while after the last one. Returns what is reported late for it.
+fn late_at(b: &mut Participant, now_ms: u64, looked: Event) -> Option<(u64, String)> {
+    let mut actions = b.on(Event::Tick(now_ms));
+    // What it looked at before the time had passed is not new enough.
+    actions.extend(b.on(looked.clone()));
+    actions.extend(b.on(looked));
+    actions.into_iter().find_map(|action| match action {
+        Action::Report(report) => report.late.map(|late| (late.from, late.why)),
+        _ => None,
+    })
+}
+
+/// An agent of node `a` that begins when the node has taken up default clocks, at step 106 and as the third
+/// swap of its `pfod`, and what it sees first.
+fn begins_after_a_swap(first: Event) -> (Participant, Option<(u64, String)>) {
+    let mut shared = Shared::default();
+    let sent = Proposal { run: Run::DefaultClocks, ..proposal(106, 100) };
+    shared.apply(Change::Proposal(1, sent));
+    shared.apply(Change::Decision(1, Decision::Commit));
+    let took = Some(Took { number: 1, step: 106 });
+    shared.apply(Change::Report(node("a"), Report { took, late: None }));
+    let mut agent = Participant::new(node("a"), Settings::default(), 0);
+    agent.on(Event::Tick(0));
+    agent.on(Event::Snapshot(View::Part, shared));
+    agent.on(Event::Looked(None));
+    let late = late_at(&mut agent, 1000, first);
+    (agent, late)
+}
+
+const OTHER: (Runs, u64) = (Runs::Uniform(Mhz(900)), 4);
+const SAME: (Runs, u64) = (Runs::DefaultClocks, 3);
+
+#[test]
+fn a_node_that_was_swapped_alone_is_late_from_the_step_that_may_have_differed_first() {
+    let (mut agent, late) = begins_after_a_swap(shows(900, SAME));
+    assert_eq!(late, None);
+    assert_eq!(late_at(&mut agent, 2000, shows(942, SAME)), None);
+    let why = "this node alone was swapped to something else".to_owned();
+    assert_eq!(late_at(&mut agent, 3000, shows(944, OTHER)), Some((942, why)));
+}
+
+#[test]
+fn a_node_that_was_swapped_alone_before_its_next_swap_is_late_from_then_on() {
+    let (mut agent, _) = begins_after_a_swap(shows(900, SAME));
+    agent.on(Event::Changed(Change::Proposal(2, proposal(990, 930))));
+    agent.on(Event::Fetched([SLICE].into()));
+    agent.on(Event::Changed(Change::Decision(2, Decision::Commit)));
+    let arranges = [agent.on(shows(931, SAME)), agent.on(shows(932, SAME))].concat();
+    assert!(arranges.iter().any(|action| matches!(action, Action::Swap { at: Some(990), .. })));
+    agent.on(Event::Swapped(SwapAnswer::At(990)));
+    let waits = || (Runs::Slices([(Stage(0), SLICE)].into()), 4);
+    assert_eq!(late_at(&mut agent, 2000, shows(950, waits())), None);
+    let why = "this node alone was swapped to something else".to_owned();
+    let other = (Runs::Uniform(Mhz(900)), 5);
+    assert_eq!(late_at(&mut agent, 3000, shows(952, other)), Some((950, why)));
+}
+
+#[test]
+fn why_a_node_left_what_all_run_is_what_happened_there() {
+    let (_, late) = begins_after_a_swap(shows(942, OTHER));
+    let away = "this node alone was swapped to something else while its agent was away".to_owned();
+    assert_eq!(late, Some((106, away)), "the agent cannot know when");
+    let lost = "its pfod has forgotten what the job ran".to_owned();
+    let anew = (Runs::Uniform(Mhz(900)), 0);
+    let (mut agent, _) = begins_after_a_swap(shows(900, SAME));
+    assert_eq!(late_at(&mut agent, 2000, shows(902, anew.clone())), Some((900, lost.clone())));
+    let (mut agent, _) = begins_after_a_swap(shows(900, SAME));
+    assert_eq!(late_at(&mut agent, 2000, shows(850, anew)), Some((106, lost)), "steps run again");
 }
 
 #[test]

@@ -80,7 +80,10 @@ pub enum PlanError {
     Profile(#[from] ProfileError),
 
     /// A profile without an instruction that the schedule runs.
-    #[error("profile: stage {stage} has no rows for {instruction}, which schedule {schedule} runs")]
+    #[error(
+        "profile: stage {stage} has no rows for {instruction}, which schedule {schedule} runs; measure \
+         it, or plan for an order without it"
+    )]
     UnmeasuredInstruction {
         /// The stage that lacks it.
         stage: Stage,

@@ -12,10 +12,15 @@ import dataclasses
 import sys
 from typing import Callable, Optional
 
-SUCCESS = 0
-ABSENT = "[N/A]"
+# Numbers of NVML: what a call returns. That of a lost GPU is also the exit code of nvidia-smi.
+SUCCESS, LOST = 0, 15
+ABSENT, IS_LOST, TABLE_LOST = "[N/A]", "[GPU is lost]", "ERR!"
 # Numbers of NVML: a clock of the SMs, the sensor on the chip.
 SM, GPU_SENSOR = 1, 0
+
+
+class GpuIsLost(Exception):
+    """The GPU has fallen off the bus."""
 
 
 class Nvml:
@@ -35,22 +40,29 @@ class Nvml:
 
     def device(self, index: int) -> ctypes.c_void_p:
         device = ctypes.c_void_p()
-        self._require(self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+        code = self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+        if not self._has(code):
+            self._require(code)
         return device
 
     def text(self, function: str, device: ctypes.c_void_p) -> Optional[str]:
         text = ctypes.create_string_buffer(96)
         code = getattr(self._library, function)(device, text, len(text))
-        return text.value.decode(errors="replace") if code == SUCCESS else None
+        return text.value.decode(errors="replace") if self._has(code) else None
 
     def number(self, function: str, device: ctypes.c_void_p, *arguments: int) -> Optional[int]:
         number = ctypes.c_uint()
         code = getattr(self._library, function)(device, *arguments, ctypes.byref(number))
-        return number.value if code == SUCCESS else None
+        return number.value if self._has(code) else None
 
     def numbers(self, function: str, device: ctypes.c_void_p, kind: type[ctypes.Structure]) -> Optional[ctypes.Structure]:
         numbers = kind()
-        return numbers if getattr(self._library, function)(device, ctypes.byref(numbers)) == SUCCESS else None
+        return numbers if self._has(getattr(self._library, function)(device, ctypes.byref(numbers))) else None
+
+    def _has(self, code: int) -> bool:
+        if code == LOST:
+            raise GpuIsLost
+        return code == SUCCESS
 
     def _require(self, code: int) -> None:
         if code != SUCCESS:
@@ -77,7 +89,10 @@ class Pci(ctypes.Structure):
 class Gpu:
     nvml: Nvml
     index: int
-    device: ctypes.c_void_p
+
+    @property
+    def device(self) -> ctypes.c_void_p:
+        return self.nvml.device(self.index)
 
     def watts(self, function: str) -> Optional[str]:
         milliwatts = self.nvml.number(function, self.device)
@@ -127,7 +142,7 @@ def main() -> None:
     library, *arguments = sys.argv[1:]
     options = parsed(arguments)
     nvml = Nvml(library)
-    gpus = chosen([Gpu(nvml, index, nvml.device(index)) for index in range(nvml.count)], options.id)
+    gpus = chosen([Gpu(nvml, index) for index in range(nvml.count)], options.id)
     if options.list_gpus:
         for gpu in gpus:
             print(f"GPU {gpu.index}: {value(gpu, 'name')} (UUID: {value(gpu, 'uuid')})")
@@ -135,7 +150,9 @@ def main() -> None:
         print("\n".join(as_csv(gpus, fields(options.query_gpu), options.format.split(","))))
     else:
         print(f"NVIDIA driver {nvml.driver_version()}, simulated by pfo")
-        print("\n".join(as_csv(gpus, TABLE, ["csv"])))
+        print("\n".join(as_csv(gpus, TABLE, ["csv"])).replace(IS_LOST, TABLE_LOST))
+    if any(value(gpu, "uuid") == IS_LOST for gpu in gpus):
+        sys.exit(LOST)
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -167,7 +184,10 @@ def fields(asked: str) -> list[str]:
 
 def value(gpu: Gpu, name: str) -> str:
     _, read = FIELDS[SYNONYMS.get(name, name)]
-    found = read(gpu)
+    try:
+        found = read(gpu)
+    except GpuIsLost:
+        return IS_LOST
     return ABSENT if found is None else found
 
 
@@ -177,7 +197,7 @@ def as_csv(gpus: list[Gpu], names: list[str], format: list[str]) -> list[str]:
 
     def cell(gpu: Gpu, name: str) -> str:
         found = value(gpu, name)
-        return f"{found} {unit(name)}".rstrip() if found != ABSENT else found
+        return f"{found} {unit(name)}".rstrip() if found not in (ABSENT, IS_LOST) else found
 
     header = ", ".join(f"{name} [{unit(name)}]" if unit(name) else name for name in names)
     rows = [", ".join(cell(gpu, name) for name in names) for gpu in gpus]

@@ -149,15 +149,18 @@ impl FirstPlans {
         label: String,
         table: ClockTable,
     ) -> Result<FirstPlan, Refusal> {
-        let running = self.running().await?.unwrap_or_default();
-        let key = permit.select_key(selector, running.iter().map(JobKey::of))?;
+        let running = self.running().await?;
+        let jobs = || running.iter().flatten();
+        let key = permit.select_key(selector, jobs().map(JobKey::of))?;
         let _turn = self.turns.take(key.uid).await;
         self.check_room(&key, table.num_units())?;
-        if let Some(job) = running.iter().find(|job| JobKey::of(job) == key) {
+        let job = jobs().find(|job| JobKey::of(job) == key);
+        if let Some(job) = job {
             check_stages(job, &table)?;
         }
         let plan = Labelled { label, table };
-        let (state, handed_over) = self.place(permit.asker(), &key, &plan).await?;
+        let is_there = running.as_ref().map(|_| job.is_some());
+        let (state, handed_over) = self.place(permit.asker(), (&key, is_there), &plan).await?;
         let (uid, job) = (key.uid, key.name.clone());
         let record = FirstPlanRecord { uid, job, loaded_unix_s: unix_s(SystemTime::now()), plan };
         let mut kept = Kept { state, handed_over, ..Kept::of(&record) };
@@ -178,21 +181,18 @@ impl FirstPlans {
         Ok(status)
     }
 
-    /// Where a plan stands that was just loaded. `pfod` is given it if the job is not on this node.
+    /// Where a plan stands that was just loaded. `pfod` is given it if the job is not on this node, which is
+    /// not known if `pfod` did not answer.
     async fn place(
         &self,
         asker: Asker,
-        key: &JobKey,
+        (key, is_there): (&JobKey, Option<bool>),
         plan: &Labelled,
     ) -> Result<(FirstPlanState, Option<Instant>), Refusal> {
-        let Some(running) = self.running().await? else {
-            return Ok((FirstPlanState::Unready, None));
-        };
-        if running.iter().any(|job| JobKey::of(job) == *key) {
-            return Ok((FirstPlanState::NextRun, None));
-        }
-        if self.spans_nodes(plan).await {
-            return Ok((FirstPlanState::Unready, None));
+        match is_there {
+            Some(true) => return Ok((FirstPlanState::NextRun, None)),
+            Some(false) if !self.spans_nodes(plan).await => {}
+            _ => return Ok((FirstPlanState::Unready, None)),
         }
         match self.hand_over(asker, key, plan).await {
             Ok(_) => Ok((FirstPlanState::Ready, Some(Instant::now()))),

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pfo_experiment::Terms;
 use pfo_planner::{
-    Delays, Instruction, LatencyByClock, Order, Pipeline, Profile, Schedule, Settings,
+    Delays, Instruction, LatencyByClock, Order, Pipeline, PlanError, Profile, Schedule, Settings,
 };
 
 use super::file;
@@ -166,7 +166,11 @@ impl ScheduleArguments {
                     has,
                 });
             }
-            return order.pipeline(profile, delays).map_err(bad);
+            return order.pipeline(profile, delays).map_err(|error| match error {
+                // What the profile lacks is no fault of the order.
+                PlanError::UnmeasuredInstruction { .. } => error.into(),
+                error => bad(error),
+            });
         }
         let settings = Settings {
             memory_limits: self.memory_limit.clone(),

@@ -10,6 +10,17 @@ use crate::swap::{Late, Proposal, Report, Run, Took};
 /// A committed swap, with its number.
 type Committed = (u64, Arc<Proposal>);
 
+/// The newest look at which a node ran what was committed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InForce {
+    /// The committed swap that it had taken up.
+    number: u64,
+    /// The number that `pfod` gave its newest swap then.
+    swap: u64,
+    /// The step that none of its ranks had begun.
+    next: u64,
+}
+
 /// What is to be done about the newest committed swap.
 enum Due {
     Nothing,
@@ -34,6 +45,7 @@ impl Participant {
         let mut committed = committed.map(|(number, proposal)| (number, Arc::clone(proposal)));
         let (newest, before) = (committed.next()?, committed.next());
         drop(committed);
+        self.in_force = self.now_in_force(&newest, before.as_ref()).or(self.in_force);
         match self.due(&newest, before.as_ref()) {
             Due::Nothing => None,
             Due::Swap(at) => {
@@ -56,6 +68,24 @@ impl Participant {
         let OnPartition::DefaultClocks(after_ms) = self.settings.on_partition else { return false };
         let is_over = |since_ms: u64| self.now_ms.saturating_sub(since_ms) >= after_ms;
         self.away_since_ms.is_some_and(is_over)
+    }
+
+    /// What this look shows to be in force, if that is what it should be.
+    fn now_in_force(&self, newest: &Committed, before: Option<&Committed>) -> Option<InForce> {
+        let seen =
+            self.fresh().filter(|_| self.report.as_ref().is_some_and(|said| !said.is_late()))?;
+        let (next, taken, swap) = (seen.next_step?, self.taken(), seen.swap);
+        let runs =
+            |(number, proposal): &Committed| *number == taken && Self::is_run(seen, &proposal.run);
+        if runs(newest) || next <= newest.1.step && before.is_some_and(runs) {
+            return Some(InForce { number: taken, swap, next });
+        }
+        // Until the step of a swap that this agent arranged, what was before it is in force.
+        let known = self.in_force.filter(|known| known.number == taken)?;
+        let arranged = self.arranged.filter(|arranged| next <= arranged.step)?;
+        let is_only_that = swap == known.swap.saturating_add(1);
+        let shows_that = arranged.number == newest.0 && Self::is_run(seen, &newest.1.run);
+        (is_only_that && shows_that).then_some(InForce { next, ..known })
     }
 
     fn due(&mut self, newest: &Committed, before: Option<&Committed>) -> Due {
@@ -138,13 +168,30 @@ impl Participant {
     fn why_late(&self, number: u64, next: u64) -> String {
         match (self.left_at, &self.refused) {
             (Some(step), _) => format!("it could not reach the store, and left the plan at {step}"),
-            (None, _) if self.taken() == number => {
-                "this node alone was swapped to something else".into()
-            }
+            (None, _) if self.taken() == number => self.why_left(number).into(),
             (None, Some(why)) => why.clone(),
             (None, None) => {
                 format!("it learned of the swap when step {} had begun", next.saturating_sub(1))
             }
+        }
+    }
+
+    /// Why a node does not run what it had taken up, and this agent did not arrange that.
+    fn why_left(&self, number: u64) -> &'static str {
+        let known = self.in_force.filter(|known| known.number == number);
+        let is_default = self.seen.as_ref().is_some_and(|seen| seen.runs == Runs::DefaultClocks);
+        let swaps = known.map_or(1, |known| known.swap);
+        match known {
+            // It counts fewer swaps than there were.
+            _ if self.seen.as_ref().is_some_and(|seen| seen.swap < swaps) => {
+                "its pfod has forgotten what the job ran"
+            }
+            Some(_) => "this node alone was swapped to something else",
+            None if is_default && self.settings.on_partition != OnPartition::Keep => {
+                "it was swapped while this agent was away, or left the plan because it could not \
+                 reach the store"
+            }
+            None => "this node alone was swapped to something else while its agent was away",
         }
     }
 
@@ -153,7 +200,7 @@ impl Participant {
     fn late(&self, (number, proposal): &Committed, why: String) -> Late {
         let report = self.report.as_ref();
         let took = report.and_then(|report| report.took).filter(|took| took.number == *number);
-        let due = took.map_or(proposal.step, |took| took.step);
+        let due = took.map_or(proposal.step, |took| self.left_no_earlier_than(took, proposal.step));
         let from = match self.left_at {
             Some(left) if took.is_some() => left,
             Some(left) => left.min(due),
@@ -166,9 +213,24 @@ impl Participant {
         }
     }
 
+    /// The first step in which the node may not have run a swap of this step that it had taken up.
+    fn left_no_earlier_than(&self, took: Took, step: u64) -> u64 {
+        let next = self.seen.as_ref().and_then(|seen| seen.next_step).unwrap_or(0);
+        let known = self.in_force.filter(|known| known.number == took.number);
+        let first = known.map_or(took.step, |known| known.next);
+        // A job that continues from a checkpoint runs steps again.
+        if first <= next { first } else { step }
+    }
+
     /// The node runs the swap that it was to run.
     fn settle(&mut self, took: Took) -> Due {
         (self.arranged, self.left_at, self.refused) = (None, None, None);
+        let next = |seen: &Seen| Some((seen.swap, seen.next_step?));
+        self.in_force = self.seen.as_ref().and_then(next).map(|(swap, next)| InForce {
+            number: took.number,
+            swap,
+            next,
+        });
         let late = self.report.as_ref().and_then(|report| report.late.clone());
         let late = late.map(|late| Late { until: late.until.or(Some(took.step)), ..late });
         Due::Report(Report { took: Some(took), late })

@@ -21,6 +21,7 @@ use crate::node::Node;
 use crate::shared::{Change, Shared, SharedSwap, View};
 use crate::swap::{Proposal, Report, Run, Took};
 
+use self::following::InForce;
 use self::pace::Pace;
 
 pub use proposing::Wish;
@@ -94,6 +95,7 @@ pub struct Participant {
     refused: Option<String>,
     /// What `pfod` has agreed to, and has yet to be seen to run.
     arranged: Option<Took>,
+    in_force: Option<InForce>,
     /// The step at which the node left the plan because of a partition.
     left_at: Option<u64>,
     /// None until the store has shown what an earlier agent of this node reported.
@@ -141,6 +143,7 @@ impl Participant {
             retry_swap_ms: 0,
             refused: None,
             arranged: None,
+            in_force: None,
             left_at: None,
             report: None,
             undecided_since: None,
@@ -275,7 +278,7 @@ impl Participant {
     fn begin_anew(&mut self) {
         let (taken, newest) = (self.taken(), self.shared.as_ref().map(Shared::newest));
         if let Some(newest) = newest.filter(|newest| *newest < taken) {
-            (self.arranged, self.left_at) = (None, None);
+            (self.arranged, self.in_force, self.left_at) = (None, None, None);
             // One that was restored leads back to what ran earlier.
             let why = || format!("the store is older than swap {taken}, which this node ran");
             self.refused = (newest > 0).then(why);

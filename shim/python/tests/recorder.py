@@ -9,7 +9,8 @@ from node import until
 
 from pfo_gpu.instruction import NAMES
 
-HELLO, EVENT, GOODBYE, WELCOME = 1, 2, 3, 129
+HELLO, EVENT, GOODBYE, WELCOME, REFUSAL = 1, 2, 3, 129, 130
+GPU_HELD = 3
 
 
 class Recorder:
@@ -19,6 +20,8 @@ class Recorder:
         self.path = path
         self.gpu = b"GPU-1234"
         self.asked = []
+        # Who holds the GPU, in the words of refusals, and how many hellos are refused for that.
+        self.holder, self.refusals = "", 0
         self.said = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -56,6 +59,10 @@ class Recorder:
                 assert version == 1
                 if kind == HELLO:
                     self.asked.append(asked_gpu(payload))
+                    if self.refusals > 0:
+                        self.refusals -= 1
+                        stream.sendall(refusal(GPU_HELD, self.holder, "close that session first"))
+                        break
                     stream.sendall(welcome(self.gpu))
                 elif kind == EVENT:
                     _, client_ns = struct.unpack_from("<QQ", payload)
@@ -81,10 +88,16 @@ def mark(payload):
     return f"{end}{NAMES[instruction]} {microbatch}{of_chunk}"
 
 
-def welcome(gpu):
-    def text(value):
-        return struct.pack("<Q", len(value)) + value
+def text(value):
+    return struct.pack("<Q", len(value)) + value
 
+
+def refusal(code, message, remedy):
+    payload = struct.pack("<I", code) + text(message.encode()) + text(remedy.encode())
+    return struct.pack("<IHH", len(payload), 1, REFUSAL) + payload
+
+
+def welcome(gpu):
     payload = text(b"recorder") + struct.pack("<Q", 1) + text(gpu) + text(b"model")
     payload += struct.pack("<Q", 60_000)
     return struct.pack("<IHH", len(payload), 1, WELCOME) + payload

@@ -94,6 +94,21 @@ def test_what_fails_has_ended_and_its_error_is_the_trainers(followed, recorder):
     recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0")
 
 
+def test_a_step_that_fails_before_it_computes_is_the_same_one_as_the_next(followed, recorder, warnings):
+    schedule, (_, first) = followed
+
+    def fail():
+        raise RuntimeError("no batch")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no batch"):
+            schedule.step(fail)
+    for _ in range(2):
+        schedule.step(lambda: first.forward_one_chunk(0))
+    forward = ["forward 0", "end of forward 0"]
+    recorder.expect("step 0", *forward, "end of step 0", "step 1", *forward, "end of step 1")
+
+
 def test_an_evaluation_is_not_told_even_if_it_fails(followed, recorder):
     schedule, (_, first) = followed
     schedule.eval(lambda: first.forward_one_chunk(0))

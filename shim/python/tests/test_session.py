@@ -318,6 +318,28 @@ def test_a_gpu_that_this_process_holds_itself_is_told_so_and_is_had_once_that_se
         assert session.problem is None
 
 
+# As pfod words it where this process, which is in a container, has another number.
+FORMER = "GPU GPU-1234 is held by job former, rank 0 (user 1000, process 4000000)"
+
+
+def test_a_gpu_of_a_session_that_was_closed_just_now_is_waited_for_as_long_as_the_setup_may_take(recorder, warnings):
+    pfo_gpu.Session(job="former").close()
+    # More than can be refused in the 2 s of the default.
+    recorder.holder, recorder.refusals = FORMER, 45
+    with pfo_gpu.Session(job="other", setup_timeout_s=60) as session:
+        assert session.problem is None and not warnings()
+
+
+def test_a_gpu_of_a_session_that_was_closed_is_not_said_to_need_that(recorder, warnings):
+    pfo_gpu.Session(job="former").close()
+    recorder.holder, recorder.refusals = FORMER, 10**6
+    with pfo_gpu.Session(job="other", setup_timeout_s=0.2) as session:
+        remedy = "this process has closed that session, and gets the GPU as soon as pfod notices"
+        assert (session.problem.message, session.problem.remedy) == (FORMER, remedy)
+        (warning,) = warnings()
+        assert remedy in warning
+
+
 def test_two_ranks_on_one_gpu_are_told_so_before_the_session_gives_up(node, warnings):
     command = "import sys, pfo_gpu as p; s = p.Session(dp_degree=4, rank=1); print(s.problem, flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -19,8 +19,9 @@ from pfo_gpu.span import Span
 _LAST_PATIENCE_S = 2.0
 
 _GPU_HELD = 4
+# What pfod says of a GPU that a session of the same process holds.
+_OWN_REMEDY = "close that session first"
 _CLOSED_SESSION_POLL_S = 0.05
-_CLOSED_SESSION_PATIENCE_S = 2.0
 
 # How the daemon names each lease that this process has had.
 _held: set[str] = set()
@@ -59,7 +60,8 @@ class Session(_native.Session):
         tp_degree: The number of tensor-parallel shards.
         num_microbatches: Of each step; None if it is unknown or varies.
         first_step: The number of the first step; not 0 if training continues from a checkpoint.
-        setup_timeout_s: The longest time to wait for the daemon's answer, in seconds.
+        setup_timeout_s: The longest time to wait for the daemon's answer, in seconds. Also the longest time to wait
+            until the daemon notices that this process has closed a session of the same GPU.
         plan: The plan with which the job begins, the same for every rank: a file that ``pfoctl plan export``
             wrote, or ``"auto"`` for the one that ``pfoctl plan load --for`` keeps for the job, if there is
             one; else ``PFO_PLAN``. A plan that cannot be used is one warning, and the job trains at default
@@ -147,7 +149,7 @@ class Session(_native.Session):
         if holder is not None and (holder.job, holder.rank) == (self.job, self.rank):
             holder._make_way()
             begin()
-        deadline = time.monotonic() + min(setup_timeout_s, _CLOSED_SESSION_PATIENCE_S)
+        deadline = time.monotonic() + setup_timeout_s
         while self._waits_for_closed_one() and time.monotonic() < deadline:
             time.sleep(_CLOSED_SESSION_POLL_S)
             begin()
@@ -178,7 +180,7 @@ class Session(_native.Session):
         """Why there is no lease right now; None if there is one, or if the session is over."""
         problem = super().problem
         holder = self._holder_in_this_process(problem)
-        if problem is None or holder is None and not (self._waits_for_closed_one() and _is_own(problem)):
+        if problem is None or holder is None and not self._waits_for_closed_one():
             return problem
         # The daemon would have it wait for the end of this process.
         if holder is None:
@@ -201,7 +203,7 @@ class Session(_native.Session):
         problem = super().problem
         if problem is None or problem.code != _GPU_HELD or self._holder_in_this_process(problem) is not None:
             return False
-        return any(lease in problem.message for lease in list(_held))
+        return _is_own(problem) and any(lease in problem.message for lease in list(_held))
 
     def in_words(self) -> str:
         """Which rank of which job it is."""
@@ -242,8 +244,9 @@ class Session(_native.Session):
 
 
 def _is_own(problem: _native.Problem) -> bool:
-    """Whether it is this process that holds the GPU, by its number outside of every container."""
-    return f"process {os.getpid()})" in problem.message
+    """Whether it is this process that holds the GPU."""
+    # Its number outside of a container is another one, and known to pfod alone.
+    return problem.remedy == _OWN_REMEDY or f"process {os.getpid()})" in problem.message
 
 
 def _open_sessions() -> list[Session]:

@@ -71,10 +71,12 @@ class Reporter(_native.Reporter):
                 self._framework,
             )
         self._is_interrupted = False
-        self._step_begin()
+        if not self.in_step:
+            self._step_begin()
 
     def end_step(self) -> None:
-        if self.in_step:
+        # A step that has failed before it computed anything is none: the next one goes on with it.
+        if self.in_step and not (self._is_interrupted and self._is_empty()):
             self._step_end()
             if not self._is_interrupted:
                 self._account()
@@ -82,6 +84,9 @@ class Reporter(_native.Reporter):
     def interrupt_step(self) -> None:
         """Leaves the step that goes on out of the account: it has failed."""
         self._is_interrupted = True
+
+    def _is_empty(self) -> bool:
+        return not any(count for _, count in self.counts())
 
     def _account(self) -> None:
         """Says once of each kind of instruction that the step that has ended did not report it as often as it ran."""

@@ -347,6 +347,17 @@ fn replicas(node: &Node) -> Training {
     training
 }
 
+/// Waits until `pfoctl status` names rank 2 as slow, with its GPU and the driver's reason, which it has only
+/// while the GPU computes.
+fn until_named(node: &Node, than: &str) {
+    let ends = format!("{than}; the driver holds the GPU back: sw_power_cap");
+    node.until_so("the slow replica in the status", || {
+        let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
+        let mut lines = status.lines().filter(|line| line.ends_with(&ends));
+        lines.any(|line| line.contains("rank 2 on GPU 2: its instructions take "))
+    });
+}
+
 #[test]
 fn replicas_of_one_stage_wait_for_a_slow_one_at_lower_clocks_until_it_has_recovered() {
     let agent_rules = "[watch]\nslow_percent = 15\nsteps = 3\ndrift_percent = 50";
@@ -367,11 +378,25 @@ fn replicas_of_one_stage_wait_for_a_slow_one_at_lower_clocks_until_it_has_recove
     let [first, second, slow, last] = table.stages() else { panic!("{table:?}") };
     assert_eq!([second, last], [first; 2]);
     assert!(first.iter().zip(slow).all(|(fast, slow)| fast.mhz < slow.mhz), "{table:?}");
-    let attention = node.pfoctl(&user, &["status"]).printed();
-    let named = attention.lines().find(|line| line.contains("rank 2 on GPU 2: its instructions"));
-    assert!(named.is_some_and(|line| line.ends_with("back: sw_power_cap")), "{attention}");
+    until_named(&node, "longer than was profiled");
 
     node.machine.gpu(2).cap_power(None).unwrap();
     node.until_is("the plan of before", &Some("own.json".to_owned()), || plan(&node));
+    training.stop();
+}
+
+#[test]
+fn a_slow_replica_of_a_job_without_a_plan_is_named_until_it_has_recovered() {
+    let agent_rules = "[watch]\nslow_percent = 15\nsteps = 3";
+    let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
+    let options = ["--stages", "1", "--replicas", "4", "--time-scale", "0.1"];
+    let training = Training::start(&node, JOB, &Identity::trainer(), &options);
+    training.until_leased(&node);
+    node.machine.gpu(2).cap_power(Some(Milliwatts(120_000))).unwrap();
+    let slow = || watched(&node).slow.iter().map(|slow| slow.rank).collect::<Vec<_>>();
+    node.until_is("the slow rank", &vec![Rank(2)], slow);
+    until_named(&node, "longer than those of other replicas");
+    node.machine.gpu(2).cap_power(None).unwrap();
+    node.until_is("no slow rank", &Vec::new(), slow);
     training.stop();
 }

@@ -199,7 +199,10 @@ fn of_agent(
 /// Which rank is slow, on which GPU, by how much, and why if the driver says so.
 fn slow_rank(slow: &SlowRank, job: Option<&JobStatus>, gpus: &[GpuStatus]) -> String {
     let (rank, by) = (slow.rank, percent(slow.share));
-    let takes = format!("its instructions take {by} longer than was profiled");
+    // Without a plan, the agent compares the replicas of one stage.
+    let is_compared = job.is_some_and(|job| job.plan.is_none());
+    let than = if is_compared { "those of other replicas" } else { "was profiled" };
+    let takes = format!("its instructions take {by} longer than {than}");
     let here = job.and_then(|job| job.ranks.iter().find(|here| here.rank == rank));
     let Some(gpu) = here.and_then(|here| gpus.iter().find(|gpu| gpu.uuid == here.gpu_uuid)) else {
         return format!("rank {rank}: {takes}");

@@ -356,7 +356,7 @@ mod tests {
             }
         };
         assert_eq!([0, 1].map(clock), [Mhz(900), Mhz(1410)]);
-        assert_eq!(plan().check_rank(&member(1, 0)), Ok(()));
+        assert_eq!(plan().check_rank(&member(0, 0)), Ok(()));
         for replicas in [1, 4] {
             let refused = plan().check_stages(1, replicas);
             assert_eq!(refused, Err(Misfit::Stages { plan: 2, job: 1 }));
@@ -389,8 +389,8 @@ mod tests {
         let error = misfit(&rank_7(0).that_ran(&[load, F0, F0, step]));
         assert!(error.contains("instruction 1 of stage 0 is backward"), "{error}");
         let planned = [load, F0].map(|unit| PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None });
-        let with =
-            JobPlan::new(1, "p".into(), ClockTable::new(1, None, vec![planned.into()]).unwrap());
+        let table = ClockTable::new(1, None, vec![planned.into(), Vec::new()]).unwrap();
+        let with = JobPlan::new(1, "p".into(), table);
         assert!(with.check_rank(&rank_7(0).that_ran(&[load, F0, step])).is_ok());
         let error = with.check_rank(&rank_7(0).that_ran(&[F0, load])).unwrap_err().to_string();
         assert!(error.contains("instruction 0 of stage 0 is load"), "{error}");
@@ -408,7 +408,8 @@ mod tests {
         let waits_at = |mhz| {
             let [f0, b0] = [F0, B0].map(|unit| PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None });
             let units = vec![f0, PlannedUnit { wait_mhz: Some(Mhz(mhz)), ..b0 }];
-            let plan = JobPlan::new(1, "p".into(), ClockTable::new(1, None, vec![units]).unwrap());
+            let table = ClockTable::new(1, None, vec![units, Vec::new()]).unwrap();
+            let plan = JobPlan::new(1, "p".into(), table);
             let rank = rank_7(0).granted("min_mhz = 900\nmax_mhz = 1200");
             plan.check_rank(&rank).map_err(|misfit| misfit.to_string())
         };

@@ -400,3 +400,23 @@ fn a_slow_replica_of_a_job_without_a_plan_is_named_until_it_has_recovered() {
     node.until_is("no slow rank", &Vec::new(), slow);
     training.stop();
 }
+
+#[test]
+#[ignore = "measures on a quiet machine: make test-measured"]
+fn replicas_beside_a_slow_one_save_energy_in_steps_that_take_no_longer() {
+    let agent_rules = "[watch]\nslow_percent = 15\nsteps = 3\ndrift_percent = 50";
+    let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
+    let training = replicas(&node);
+    node.machine.gpu(2).cap_power(Some(Milliwatts(150_000))).unwrap();
+    let (before_s, before_j) = measured(&node, &training);
+    let auto = ["job", "straggler", JOB, "--auto"];
+    let _ = node.pfoctl(&Identity::trainer(), &auto).printed();
+    let is_answered =
+        || plan(&node).is_some_and(|label| label.ends_with(", for the fast replicas"));
+    node.until_so("the answer", is_answered);
+    let (after_s, after_j) = measured(&node, &training);
+    let figures = format!("{after_s} s and {after_j} J, and {before_s} s and {before_j} J before");
+    assert!(after_s < 1.02 * before_s, "{figures}");
+    assert!(after_j < 0.97 * before_j, "{figures}");
+    training.stop();
+}

@@ -200,7 +200,7 @@ fn of_agent(
 fn slow_rank(slow: &SlowRank, job: Option<&JobStatus>, gpus: &[GpuStatus]) -> String {
     let (rank, by) = (slow.rank, percent(slow.share));
     // Without a plan, the agent compares the replicas of one stage.
-    let is_compared = job.is_some_and(|job| job.plan.is_none());
+    let is_compared = job.is_some_and(|job| job.pp_degree == 1 && job.plan.is_none());
     let than = if is_compared { "those of other replicas" } else { "was profiled" };
     let takes = format!("its instructions take {by} longer than {than}");
     let here = job.and_then(|job| job.ranks.iter().find(|here| here.rank == rank));

@@ -140,7 +140,7 @@ fn beside_others(since: &Sums) -> BTreeMap<Rank, (Instruction, u64, u64)> {
         let Some(kinds) = means.get_mut(&kind).filter(|means| means.len() > 1) else { continue };
         kinds.sort_unstable();
         // The lower one of two: of two replicas, the slower one is slow.
-        let Some(&typical_ns) = kinds.get((kinds.len() - 1) / 2) else { continue };
+        let Some(&typical_ns) = kinds.get(kinds.len().saturating_sub(1) / 2) else { continue };
         let (count, took_ns) = *sum;
         let should_ns = typical_ns.saturating_mul(count);
         let share = |took: u64, should: u64| took as f64 / should.max(1) as f64;

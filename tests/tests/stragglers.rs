@@ -392,6 +392,7 @@ fn a_slow_replica_of_a_job_without_a_plan_is_named_until_it_has_recovered() {
     let options = ["--stages", "1", "--replicas", "4", "--time-scale", "0.1"];
     let training = Training::start(&node, JOB, &Identity::trainer(), &options);
     training.until_leased(&node);
+    node.until_so("the agent's watch", || node.find_watched(JOB).is_some());
     node.machine.gpu(2).cap_power(Some(Milliwatts(120_000))).unwrap();
     let slow = || watched(&node).slow.iter().map(|slow| slow.rank).collect::<Vec<_>>();
     node.until_is("the slow rank", &vec![Rank(2)], slow);

@@ -14,6 +14,9 @@ import pynvml
 import pfo_gpu
 from pfo_gpu._native import wait_for_gpu
 
+# As between two instructions of a step, where the thread waits for its GPU or a neighbour.
+REST_S = 0.003
+
 CUDA = Path(__file__).parents[2] / "shim" / "tests" / "cuda" / "streams.c"
 
 
@@ -151,7 +154,7 @@ def path(way, steps, busy_ms, clocks):
 
 
 def apart(rounds):
-    """Times a begin with its end, one pair after the other and with other work between them."""
+    """Times a begin with its end, one pair after the other, with other work between them, and after a rest."""
     queue = Child()
     session = pfo_gpu.Session(sync="cpu")
     session.step_begin()
@@ -171,12 +174,17 @@ def apart(rounds):
         ("empty", two_empty, 0),
         ("hot", pair, 0),
         ("apart", pair, 30),
+        ("rested", pair, None),
         ("queue-hot", queue.ask_for, 0),
         ("queue-apart", queue.ask_for, 30),
+        ("queue-rested", queue.ask_for, None),
     ):
         times = []
         for m in range(int(rounds)):
-            other_work(pause_ms)
+            if pause_ms is None:
+                time.sleep(REST_S)
+            else:
+                other_work(pause_ms)
             before = time.perf_counter_ns()
             calls(m)
             times.append(time.perf_counter_ns() - before)

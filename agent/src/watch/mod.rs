@@ -9,6 +9,7 @@ mod duties;
 mod own_times;
 mod rank_reading;
 mod reference;
+mod replica_times;
 mod report;
 mod slow_ranks;
 mod stage_times;

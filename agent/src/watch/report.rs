@@ -7,8 +7,17 @@ use crate::journal;
 use crate::steer::Swapped;
 use crate::watch::deviation::Turn;
 
-/// A rank has become slow, slower, or is not slow any more.
+/// A rank has become slow, slower, or is not slow any more, beside its profile.
 pub(super) fn slow_rank(job: &JobView, rank: Rank, turn: Turn) {
+    slow(job, rank, turn, ["was profiled", "the profile"]);
+}
+
+/// The same beside the other replicas.
+pub(super) fn slow_replica(job: &JobView, rank: Rank, turn: Turn) {
+    slow(job, rank, turn, ["those of other replicas", "those of other replicas"]);
+}
+
+fn slow(job: &JobView, rank: Rank, turn: Turn, [than, with]: [&str; 2]) {
     let Some(view) = job.ranks.iter().find(|view| view.position.rank == rank) else { return };
     let (key, gpu_uuid) = (JobKey::of(job), &view.gpu_uuid);
     match turn {
@@ -16,13 +25,13 @@ pub(super) fn slow_rank(job: &JobView, rank: Rank, turn: Turn) {
             name: journal::SLOW,
             job = %key.name, uid = key.uid.0, rank = rank.0, %gpu_uuid,
             "the instructions of rank {rank} of {key} on GPU {gpu_uuid} take {:.1} % longer than \
-             was profiled",
+             {than}",
             100.0 * share
         ),
         Turn::Over => tracing::info!(
             name: journal::SLOW_OVER,
             job = %key.name, uid = key.uid.0, rank = rank.0, %gpu_uuid,
-            "the instruction times of rank {rank} of {key} on GPU {gpu_uuid} match the profile \
+            "the instruction times of rank {rank} of {key} on GPU {gpu_uuid} match {with} \
              again"
         ),
     }

@@ -19,6 +19,7 @@ use crate::steer::Steering;
 use crate::straggler::{SlowStages, Stragglers};
 use crate::watch::answering::Answering;
 use crate::watch::duties::{Duties, catch};
+use crate::watch::replica_times::{ReplicaTimes, is_compared};
 use crate::watch::tapped_times::Taps;
 use crate::watch::watched::{Limits, Seen, Watched, is_watched};
 
@@ -70,7 +71,7 @@ impl Watcher {
 
     /// Watches for as long as the agent runs. `limits` says what is in force.
     pub(crate) async fn run(&self, limits: impl Fn() -> Limits) {
-        let mut watched = BTreeMap::new();
+        let mut watched = AllWatched::default();
         let mut pause = SHORTEST_PAUSE;
         loop {
             let began = Instant::now();
@@ -79,7 +80,7 @@ impl Watcher {
                 Err(error) => error.to_string(),
             };
             // The windows of a `pfod` that was restarted begin anew.
-            watched.clear();
+            watched = AllWatched::default();
             {
                 let mut shown = self.shown();
                 shown.jobs.clear();
@@ -98,7 +99,7 @@ impl Watcher {
 
     async fn watch(
         &self,
-        watched: &mut BTreeMap<JobKey, OneWatched>,
+        watched: &mut AllWatched,
         limits: &impl Fn() -> Limits,
     ) -> Result<std::convert::Infallible, PfodError> {
         let mut notices = self.taps.pfod.connect().await?;
@@ -185,7 +186,7 @@ impl Watcher {
     /// Looks at every job. Returns when to look again at the latest, if none changes.
     async fn look(
         &self,
-        watched: &mut BTreeMap<JobKey, OneWatched>,
+        AllWatched { planned: watched, compared }: &mut AllWatched,
         jobs: &[JobView],
         limits: Limits,
     ) -> Option<Duration> {
@@ -196,13 +197,25 @@ impl Watcher {
             let one = watched.entry(JobKey::of(job)).or_default();
             self.look_at(one, job, limits).await;
         }
+        let replicas: Vec<_> = jobs.iter().filter(|job| is_compared(job)).collect();
+        compared.retain(|key, _| replicas.iter().any(|job| JobKey::of(job) == *key));
+        for job in &replicas {
+            let opened = || ReplicaTimes::open(&self.taps.pfod, job);
+            let one = compared.entry(JobKey::of(job)).or_insert_with(opened);
+            if !one.is_of(job) {
+                *one = opened();
+            }
+            one.look(job, limits.slow);
+        }
         let present = jobs.iter().filter(|job| !job.ranks.is_empty()).map(JobKey::of);
         let seen = |key: JobKey| {
-            let seen = watched.get(&key).map(|watch| watch.here.seen().clone());
-            (key, seen.unwrap_or_default())
+            let planned = watched.get(&key).map(|watch| watch.here.seen().clone());
+            let slow = || Some(Seen { slow: compared.get(&key)?.slow(), drift: None });
+            let seen = planned.or_else(slow).unwrap_or_default();
+            (key, seen)
         };
         self.shown().jobs = present.map(seen).collect();
-        if running.is_empty() { next } else { Some(LOOK_EVERY) }
+        if running.is_empty() && replicas.is_empty() { next } else { Some(LOOK_EVERY) }
     }
 }
 
@@ -228,6 +241,13 @@ impl Watcher {
             answering.answer(&self.stragglers, &job, &stands).await;
         }
     }
+}
+
+/// All jobs that are watched: those that run a plan, and replicas that are compared without one.
+#[derive(Debug, Default)]
+struct AllWatched {
+    planned: BTreeMap<JobKey, OneWatched>,
+    compared: BTreeMap<JobKey, ReplicaTimes>,
 }
 
 /// A job that is watched: what is on this node, and the answers to its slow stages.

@@ -2,7 +2,7 @@
 
 use pfo_protocol::{
     AgentStatus, ConfigStatus, DriftStatus, DriftedInstruction, DriftedRank, GpuStatus,
-    GuardStatus, MeterStatus, RankStatus, SlowRank, Status, Uid,
+    GuardStatus, JobStatus, MeterStatus, RankStatus, SlowRank, Status, Uid,
 };
 
 use super::node_table;
@@ -13,6 +13,7 @@ use crate::explained::Explained;
 use crate::in_force;
 use crate::kept_below::kept_below;
 use crate::output::Look;
+use crate::profile::throttle_reasons;
 use crate::text::harmless;
 
 /// The list under its heading; none if all is well.
@@ -188,14 +189,29 @@ fn of_agent(
         let problems = job.fleet.as_ref().map(node_table::problems).unwrap_or_default();
         points.extend(problems.into_iter().map(|what| format!("{name}: {what}")));
         // Every rank of a pipeline is as slow as its limits make it.
-        for SlowRank { rank, share } in job.slow.iter().filter(|_| slowed.is_none()) {
-            let by = percent(*share);
-            points.push(format!(
-                "{name}, rank {rank}: its instructions take {by} longer than was profiled"
-            ));
+        for slow in job.slow.iter().filter(|_| slowed.is_none()) {
+            points.push(format!("{name}, {}", slow_rank(slow, here, &status.gpus)));
         }
     }
     points
+}
+
+/// Which rank is slow, on which GPU, by how much, and why if the driver says so.
+fn slow_rank(slow: &SlowRank, job: Option<&JobStatus>, gpus: &[GpuStatus]) -> String {
+    let (rank, by) = (slow.rank, percent(slow.share));
+    // Without a plan, the agent compares the replicas of one stage.
+    let is_compared = job.is_some_and(|job| job.pp_degree == 1 && job.plan.is_none());
+    let than = if is_compared { "those of other replicas" } else { "was profiled" };
+    let takes = format!("its instructions take {by} longer than {than}");
+    let here = job.and_then(|job| job.ranks.iter().find(|here| here.rank == rank));
+    let Some(gpu) = here.and_then(|here| gpus.iter().find(|gpu| gpu.uuid == here.gpu_uuid)) else {
+        return format!("rank {rank}: {takes}");
+    };
+    let why = match gpu.throttle_reasons {
+        0 => String::new(),
+        reasons => format!("; the driver holds the GPU back: {}", throttle_reasons(reasons)),
+    };
+    format!("rank {rank} on GPU {}: {takes}{why}", gpu.index)
 }
 
 /// What a guard has found, if that needs attention.

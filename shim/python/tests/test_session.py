@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import html
 import multiprocessing
 import os
 import pickle
@@ -447,6 +448,26 @@ def test_a_session_says_what_it_is(node):
     session.close()
     assert repr(session) == "<pfo_gpu.Session of rank 3 of job, closed>"
     assert session.timing == "closed"
+
+
+def cells(session):
+    """The rows of a session's table in a notebook."""
+    return dict(re.findall(r"<tr><th[^>]*>([^<]*)</th><td[^>]*>([^<]*)</td></tr>", session._repr_html_()))
+
+
+def test_a_notebook_shows_a_session_as_a_table(node):
+    with pfo_gpu.Session(dp_degree=4, rank=3) as session:
+        session.step_begin()
+        until("it is sent", lambda: session.counters.sent == 1)
+        shown = cells(session)
+        assert (shown["job"], shown["rank"], shown["GPU"], shown["connected"]) == ("job", "3", node.gpus[0], "yes")
+        assert shown["timing"].startswith("cpu: ") and (shown["sent"], shown["dropped"]) == ("1", "0")
+        assert "problem" not in shown
+        with pfo_gpu.Session(job="other", rank=3, dp_degree=8) as other:
+            refused = cells(other)
+            assert refused["problem"] == html.escape(str(other.problem))
+    assert refused["connected"] == "no" and "GPU" not in refused
+    assert cells(session)["connected"] == "closed"
 
 
 OPENS = """

@@ -232,6 +232,26 @@ class Session(_native.Session):
         state = ", ".join(str(what) for what in (self.gpu or "without a lease", problem) if what is not None)
         return f"<pfo_gpu.Session of rank {self.rank} of {self.job}, {state}, timing: {self.timing}>"
 
+    def _repr_html_(self) -> str:
+        from pfo_gpu.html import table
+
+        closed, problem, counters = self.closed, self.problem, self.counters
+        rows = [
+            ("job", self.job),
+            ("rank", self.rank),
+            ("GPU", self.gpu),
+            ("connected", "closed" if closed else "yes" if counters.connected else "no"),
+            ("timing", None if closed else self.timing),
+            ("sent", counters.sent),
+            ("dropped", counters.dropped),
+            ("untimed", counters.untimed),
+            ("captured", counters.captured),
+            ("misplaced", counters.misplaced),
+            ("reconnects", counters.reconnects),
+            ("problem", problem),
+        ]
+        return table("session", rows)
+
     def __enter__(self) -> Session:
         return self
 

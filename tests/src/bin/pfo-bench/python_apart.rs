@@ -1,5 +1,5 @@
-//! What a begin and its end cost a trainer in Python when the processor has done other work since the last
-//! ones, and what a session takes of its memory.
+//! What a begin and its end cost a trainer in Python when the processor has done other work, or nothing, since
+//! the last ones, and what a session takes of its memory.
 
 use std::process::Command;
 
@@ -13,12 +13,14 @@ use crate::report::{Cell, Report};
 use crate::samples::Samples;
 
 /// What the script times in turns, by the words that it says them with.
-const WAYS: [(&str, &str); 5] = [
+const WAYS: [(&str, &str); 7] = [
     ("empty", "two Python functions that do nothing"),
     ("hot", "instruction_begin and instruction_end, one pair after the other"),
     ("apart", "the same after 30 ms of other work"),
+    ("rested", "the same after 3 ms of rest"),
     ("queue-hot", "Queue.put(mhz), one after the other, as Zeus does it at a begin"),
     ("queue-apart", "the same after 30 ms of other work"),
+    ("queue-rested", "the same after 3 ms of rest"),
 ];
 
 /// Measures both, against a daemon that leases the trainer its GPU.

@@ -31,9 +31,6 @@ pub(crate) enum JobCommand {
 /// after ever longer pauses of up to 15 minutes. For a step that is too large to be planned for in
 /// seconds, pfo-agent looks the plan up in the frontier, and says so in the journal.
 ///
-/// In a job of one stage, such as with DDP or FSDP, a slow replica keeps its clocks, and the other replicas
-/// slow down to its pace. All of them must be on one node.
-///
 /// A job that has ranks on several nodes of a fleet changes on all of them. A slow rank is found on any of
 /// them, and the node at which this is asked for responds or, when that is gone, the one that has rank 0. The
 /// frontier may have been loaded on any of them.

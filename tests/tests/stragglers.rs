@@ -10,8 +10,7 @@ use nvidia_ml::clock_table::ClockRange;
 use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::units::{Mhz, Milliwatts};
 use pfo_planner::{Condition, Frontier, Instruction, Plan, Stage, replay};
-use pfo_protocol::{Rank, Request, Response, WatchedJob};
-use pfo_tests::control::job;
+use pfo_protocol::{Rank, WatchedJob};
 use pfo_tests::{
     Identity, MachineSetup, Node, Ran, STAGES, Setup, Training, assert_printed, needs_root,
     programs::program, true_frontier,
@@ -323,66 +322,16 @@ fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
     training.stop();
 }
 
-/// Data-parallel replicas of one stage on four GPUs, which wait for each other at the end of a step, on the
-/// fastest plan of the job's frontier.
-fn replicas(node: &Node) -> Training {
-    let user = Identity::trainer();
-    let mut command = Command::new(program("pfo-sim"));
-    command.args(["profile", "--gpu", "A40", "--ideal", "--stages", "1", "--time-scale", "0.1"]);
-    let profile = Ran::from(command.output().unwrap()).printed();
-    let profile = node.plan_file("profile.csv", profile.as_bytes());
-    let file = |name: &str| node.directory().join(name).to_str().unwrap().to_owned();
-    let (frontier, own) = (file("ddp.frontier"), file("own.json"));
-    let mut command = Command::new(program("pfoctl"));
-    command.args(["plan", "optimize", "--p2p-power", "70", "--microbatches", "3", &profile]);
-    run(command.args(["-o", &frontier]));
-    let mut command = Command::new(program("pfoctl"));
-    run(command.args(["plan", "export", &frontier, "--deadline", "fastest", "-o", &own]));
-    let options = ["--stages", "1", "--replicas", "4", "--time-scale", "0.1"];
-    let training = Training::start(node, JOB, &user, &options);
-    training.until_leased(node);
-    training.until_step(node, 1);
-    let _ = node.pfoctl(&user, &["plan", "swap", JOB, &own, "--wait"]).printed();
-    let _ = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
-    training
-}
-
 /// Waits until `pfoctl status` names rank 2 as slow, with its GPU and the driver's reason, which it has only
 /// while the GPU computes.
-fn until_named(node: &Node, than: &str) {
+fn until_named(node: &Node) {
+    let than = "longer than those of other replicas";
     let ends = format!("{than}; the driver holds the GPU back: sw_power_cap");
     node.until_so("the slow replica in the status", || {
         let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
         let mut lines = status.lines().filter(|line| line.ends_with(&ends));
         lines.any(|line| line.contains("rank 2 on GPU 2: its instructions take "))
     });
-}
-
-#[test]
-fn replicas_of_one_stage_wait_for_a_slow_one_at_lower_clocks_until_it_has_recovered() {
-    let agent_rules = "[watch]\nslow_percent = 15\nsteps = 3\ndrift_percent = 50";
-    let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
-    let training = replicas(&node);
-    node.machine.gpu(2).cap_power(Some(Milliwatts(120_000))).unwrap();
-    let user = Identity::trainer();
-    let _ = node.pfoctl(&user, &["job", "straggler", JOB, "--auto"]).printed();
-    let is_answered =
-        || plan(&node).is_some_and(|label| label.ends_with(", for the fast replicas"));
-    node.until_so("the answer", is_answered);
-    let number = node.job(JOB).plan.unwrap().number;
-    let step = node.job(JOB).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
-    training.until_step(&node, step + 20);
-    assert_eq!(node.job(JOB).plan.unwrap().number, number, "it goes to and fro");
-    let answer = node.control().ask(Request::PlanRead(job(JOB))).unwrap();
-    let Response::Plan(Some(table)) = answer else { panic!("{answer:?}") };
-    let [first, second, slow, last] = table.stages() else { panic!("{table:?}") };
-    assert_eq!([second, last], [first; 2]);
-    assert!(first.iter().zip(slow).all(|(fast, slow)| fast.mhz < slow.mhz), "{table:?}");
-    until_named(&node, "longer than was profiled");
-
-    node.machine.gpu(2).cap_power(None).unwrap();
-    node.until_is("the plan of before", &Some("own.json".to_owned()), || plan(&node));
-    training.stop();
 }
 
 #[test]
@@ -396,28 +345,8 @@ fn a_slow_replica_of_a_job_without_a_plan_is_named_until_it_has_recovered() {
     node.machine.gpu(2).cap_power(Some(Milliwatts(120_000))).unwrap();
     let slow = || watched(&node).slow.iter().map(|slow| slow.rank).collect::<Vec<_>>();
     node.until_is("the slow rank", &vec![Rank(2)], slow);
-    until_named(&node, "longer than those of other replicas");
+    until_named(&node);
     node.machine.gpu(2).cap_power(None).unwrap();
     node.until_is("no slow rank", &Vec::new(), slow);
-    training.stop();
-}
-
-#[test]
-#[ignore = "measures on a quiet machine: make test-measured"]
-fn replicas_beside_a_slow_one_save_energy_in_steps_that_take_no_longer() {
-    let agent_rules = "[watch]\nslow_percent = 15\nsteps = 3\ndrift_percent = 50";
-    let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
-    let training = replicas(&node);
-    node.machine.gpu(2).cap_power(Some(Milliwatts(150_000))).unwrap();
-    let (before_s, before_j) = measured(&node, &training);
-    let auto = ["job", "straggler", JOB, "--auto"];
-    let _ = node.pfoctl(&Identity::trainer(), &auto).printed();
-    let is_answered =
-        || plan(&node).is_some_and(|label| label.ends_with(", for the fast replicas"));
-    node.until_so("the answer", is_answered);
-    let (after_s, after_j) = measured(&node, &training);
-    let figures = format!("{after_s} s and {after_j} J, and {before_s} s and {before_j} J before");
-    assert!(after_s < 1.02 * before_s, "{figures}");
-    assert!(after_j < 0.97 * before_j, "{figures}");
     training.stop();
 }

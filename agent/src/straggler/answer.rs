@@ -10,7 +10,6 @@ use crate::pfod::Asker;
 use crate::steer::{Attempts, Change, Stands, Steer, SteerError, Swapped, next_step, owner};
 use crate::straggler::frontier::JobFrontier;
 use crate::straggler::jobs::{FrontierJob, Stragglers};
-use crate::straggler::replan::Made;
 use crate::straggler::table::Labelled;
 
 /// What stands for the plan for a straggler, in place of what stands for another one.
@@ -122,20 +121,13 @@ impl Stragglers {
         let before = own_run(&stands);
         let Some(own) = job.plan_of(&before).await? else { return Ok(None) };
         let (stages, conditions) = (slow.shares(), slow.conditions.clone());
-        let replicas = known.replicas();
-        let some = replicas.clone();
-        let make = move |frontier: &JobFrontier| match some {
-            Some(replicas) => {
-                let now = (&stages, &conditions);
-                let found = frontier.plan_for_slow_replicas(&own.table, &replicas, now)?;
-                Ok(found.map(|(straggler, plan)| (straggler, Made { plan, looked_up: None })))
-            }
-            None => frontier.plan_for_slow_now(&own.table, &stages, &conditions),
+        let make = move |frontier: &JobFrontier| {
+            frontier.plan_for_slow_now(&own.table, &stages, &conditions)
         };
         match self.make(known, make).await? {
             Some((straggler, made)) => {
                 let plan = made.said(&known.key);
-                known.note_answer(replicas);
+                known.note_answer();
                 let (factor, found) = (straggler.factor(), slow.stages.clone());
                 let planned = (plan, Answered { factor, before, found });
                 Ok(Some(self.run_for_straggler(job, stands, planned, request).await?))

@@ -237,7 +237,7 @@ pub(super) fn wrong(error: PlanError) -> Refusal {
 }
 
 /// The profile of a job some of whose stages are slow.
-pub(super) fn slowed(profile: &Profile, slow: &SlowStages) -> Result<Profile, Refusal> {
+fn slowed(profile: &Profile, slow: &SlowStages) -> Result<Profile, Refusal> {
     let rows = profile.rows().map(|(stage, instruction, row)| {
         let factor = slow.get(&stage).map_or(1.0, |share| 1.0 + share);
         (stage, instruction, Measurement { time_s: factor * row.time_s, ..row })

@@ -14,7 +14,6 @@ use crate::job::JobKey;
 use crate::straggler::files::{JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
 use crate::straggler::pace::Pace;
-use crate::straggler::replicas::Replicas;
 
 /// How long a job without ranks keeps its frontier, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -54,9 +53,6 @@ pub(crate) struct FrontierJob {
 #[derive(Debug, Default)]
 struct Observed {
     conditions: Conditions,
-    /// The replicas of which some are slow, now and at the last answer.
-    replicas: Option<Replicas>,
-    answered: Option<Replicas>,
     pace: Pace,
 }
 
@@ -301,30 +297,13 @@ impl FrontierJob {
         lock(&self.watched).conditions.clone()
     }
 
-    /// Takes note of the replicas some of which are slow.
-    pub(crate) fn note_replicas(&self, replicas: Option<Replicas>) {
-        lock(&self.watched).replicas = replicas;
-    }
-
-    pub(super) fn replicas(&self) -> Option<Replicas> {
-        lock(&self.watched).replicas.clone()
-    }
-
-    /// Whether other replicas are slow than at the last answer.
-    pub(crate) fn has_other_slow_replicas(&self) -> bool {
-        let watched = lock(&self.watched);
-        watched.answered.is_some() && watched.answered != watched.replicas
-    }
-
     /// Whether slow stages may be answered already.
     pub(crate) fn may_answer(&self) -> bool {
         lock(&self.watched).pace.may_answer(Duration::from_nanos(now_ns()))
     }
 
-    pub(super) fn note_answer(&self, replicas: Option<Replicas>) {
-        let mut watched = lock(&self.watched);
-        watched.pace.answered(Duration::from_nanos(now_ns()));
-        watched.answered = replicas;
+    pub(super) fn note_answer(&self) {
+        lock(&self.watched).pace.answered(Duration::from_nanos(now_ns()));
     }
 
     /// What its frontier is called.

@@ -8,7 +8,6 @@ mod jobs;
 mod pace;
 mod points;
 mod replan;
-mod replicas;
 mod shared;
 mod table;
 
@@ -19,7 +18,6 @@ use pfo_protocol::Stage;
 pub(crate) use files::JobFiles;
 pub(crate) use frontier::JobFrontier;
 pub(crate) use jobs::{FrontierJob, Stragglers};
-pub(crate) use replicas::Replicas;
 pub(crate) use shared::share_frontiers;
 pub(crate) use table::Labelled;
 

@@ -17,7 +17,7 @@ const MOST_WORK_WITH_LATE_CLOCKS: usize = 40_000;
 const LEAST_STAGES: usize = 16;
 
 /// A plan that gets back less than this share, of time or of energy, is not worth a swap.
-pub(super) const WORTH: f64 = 0.001;
+const WORTH: f64 = 0.001;
 
 /// The share of the allowed slowdown that a plan is made for that has to keep it.
 const CORRECTED_SHARE: f64 = 0.75;

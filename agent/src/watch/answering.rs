@@ -93,13 +93,11 @@ impl Answering {
         let answered = stands.standing.straggler.as_ref();
         let found = answered.map(|answered| answered.found.clone()).unwrap_or_default();
         let is_left_alone = answered.is_some_and(|answered| answered.found.is_empty());
-        let is_paced = frontier.as_ref().is_none_or(|frontier| frontier.may_answer());
+        let is_paced = frontier.is_none_or(|frontier| frontier.may_answer());
         let may_answer = slow.stages.is_empty() || is_paced;
         let decision = (slow.stages.clone(), stands.number);
         let is_decided = self.decided.as_ref() == Some(&decision);
-        let is_other = frontier.as_ref().is_some_and(|known| known.has_other_slow_replicas());
-        let is_answered = found == slow.stages && !is_other;
-        if is_left_alone || is_answered || !may_answer || is_decided {
+        if is_left_alone || found == slow.stages || !may_answer || is_decided {
             return;
         }
         let (job, stragglers) = (Arc::clone(job), Arc::clone(stragglers));

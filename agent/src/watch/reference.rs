@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pfo_planner::{Conditions, Profile};
 
-use crate::straggler::{FrontierJob, Replicas};
+use crate::straggler::FrontierJob;
 
 /// What says how long the instructions of a job should take.
 #[derive(Clone, Debug)]
@@ -32,11 +32,10 @@ impl Reference {
         }
     }
 
-    /// Takes note of how the job runs beside it, and which of its replicas are slow.
-    pub(super) fn note(&self, conditions: Conditions, replicas: Option<Replicas>) {
+    /// Takes note of how the job runs beside it.
+    pub(super) fn note(&self, conditions: Conditions) {
         if let Self::Frontier(frontier) = self {
             frontier.note(conditions);
-            frontier.note_replicas(replicas);
         }
     }
 }

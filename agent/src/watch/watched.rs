@@ -7,7 +7,7 @@ use pfo_planner::Conditions;
 use pfo_protocol::{DriftStatus, JobView, Rank};
 
 use crate::job::JobKey;
-use crate::straggler::{Replicas, SlowStages};
+use crate::straggler::SlowStages;
 use crate::watch::conditions::RecentTimes;
 use crate::watch::deviation::Limit;
 use crate::watch::drift::{Drift, Look, Predicted};
@@ -110,7 +110,7 @@ impl Watched {
             tap.by_clock(reading.rank, reading.session)
         });
         self.conditions = self.recent.conditions(reference.profile());
-        reference.note(self.conditions.clone(), Replicas::of(job, &self.seen.slow));
+        reference.note(self.conditions.clone());
         if self.fast.1 != job.swap && answered.is_empty() {
             self.fast = (SlowStages::new(), job.swap);
         }

@@ -86,8 +86,7 @@ impl Job {
             (members.ranks().cloned().collect::<Vec<_>>(), members.plans.next_number())
         };
         let plan = make(number);
-        let replicas = ranks.first().map_or(1, |rank| rank.hello.position.dp_degree);
-        plan.check_stages(self.pp_degree, replicas)
+        plan.check_stages(self.pp_degree)
             .and_then(|()| ranks.iter().try_for_each(|rank| plan.check_rank(rank)))
             .map_err(|misfit| does_not_fit(&plan, &misfit))?;
         Ok(Arc::new(plan))

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
 use pfo_protocol::{
-    ClockTable, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, RankPosition, Stage, Unit,
+    ClockTable, DpRank, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, RankPosition, Stage,
+    Unit,
 };
 
 use super::Member;
@@ -130,19 +131,17 @@ impl JobPlan {
         matches!(self.setting, Setting::FreeMemory)
     }
 
-    /// Checks the plan against a job's stages. A table for a job of one stage may have a row for each of
-    /// its replicas.
+    /// Checks the plan against a job's stages.
     ///
     /// # Errors
     /// How they differ.
-    pub(crate) fn check_stages(&self, job: u32, replicas: u32) -> Result<(), Misfit> {
+    pub(crate) fn check_stages(&self, job: u32) -> Result<(), Misfit> {
         let plan = match &self.setting {
             Setting::Clocks { stages, .. } => stages.len(),
             Setting::PowerLimits(limits) => limits.len(),
             Setting::Uniform(_) | Setting::FreeMemory => return Ok(()),
         };
-        let fits = plan == job as usize || job == 1 && plan == replicas as usize;
-        if fits { Ok(()) } else { Err(Misfit::Stages { plan, job }) }
+        if plan == job as usize { Ok(()) } else { Err(Misfit::Stages { plan, job }) }
     }
 
     /// Checks the plan against one rank.
@@ -150,9 +149,8 @@ impl JobPlan {
     /// # Errors
     /// The first difference.
     pub(crate) fn check_rank(&self, member: &Member) -> Result<(), Misfit> {
-        let RankPosition { rank, pp_rank: stage, pp_degree, dp_degree, .. } = member.hello.position;
-        self.check_stages(pp_degree, dp_degree)?;
-        let Some(StageClocks::Planned(planned)) = self.clocks(&member.hello.position) else {
+        let RankPosition { rank, pp_rank: stage, dp_rank, .. } = member.hello.position;
+        let Some(StageClocks::Planned(planned)) = self.clocks(stage, dp_rank) else {
             return self.check_granted(member);
         };
         if let Some(job) = member.hello.num_microbatches
@@ -183,7 +181,7 @@ impl JobPlan {
     /// # Errors
     /// The first one that is not allowed.
     pub(crate) fn check_granted(&self, member: &Member) -> Result<(), Misfit> {
-        let RankPosition { rank, pp_rank: stage, .. } = member.hello.position;
+        let RankPosition { rank, pp_rank: stage, dp_rank, .. } = member.hello.position;
         let (gpu, grant) = (&member.gpu, member.session.grant.load());
         let (min, max) = grant.terms.bounds();
         let fits = |position: usize, mhz: Mhz| {
@@ -199,7 +197,7 @@ impl JobPlan {
             }
             Ok(())
         };
-        match self.clocks(&member.hello.position) {
+        match self.clocks(stage, dp_rank) {
             Some(StageClocks::Planned(planned)) => (0..)
                 .zip(planned.iter())
                 .try_for_each(|(at, unit)| unit.clocks().try_for_each(|mhz| fits(at, mhz)))?,
@@ -227,19 +225,17 @@ impl JobPlan {
         num_microbatches
     }
 
-    /// The clocks of a rank; `None` is default clocks. Stages that the plan does not have are refused
-    /// by [`check_stages`](Self::check_stages).
-    pub(crate) fn clocks(&self, position: &RankPosition) -> Option<StageClocks> {
-        let of_replica = |rows| (position.dp_rank.0 as usize).checked_rem(rows);
+    /// The clocks of a stage in a replica; `None` is default clocks. Stages that the plan does not
+    /// have are refused by [`check_stages`](Self::check_stages).
+    pub(crate) fn clocks(&self, stage: Stage, replica: DpRank) -> Option<StageClocks> {
         match &self.setting {
             Setting::Clocks { stages, .. } => {
-                let is_alone = position.pp_degree == 1;
-                let stage = Some(position.pp_rank.index()).filter(|_| !is_alone);
-                let planned = stages.get(stage.or_else(|| of_replica(stages.len()))?)?;
-                (!planned.is_empty()).then(|| StageClocks::Planned(Arc::clone(planned)))
+                let planned = stages.get(stage.index()).filter(|planned| !planned.is_empty());
+                planned.map(Arc::clone).map(StageClocks::Planned)
             }
             Setting::Uniform(clocks) => {
-                clocks.get(of_replica(clocks.len())?).copied().map(StageClocks::Uniform)
+                let own = (replica.0 as usize).checked_rem(clocks.len())?;
+                clocks.get(own).copied().map(StageClocks::Uniform)
             }
             Setting::PowerLimits(_) | Setting::FreeMemory => None,
         }
@@ -314,7 +310,7 @@ mod tests {
 
     fn rank_7(stage: u16) -> Member {
         let mut member = member(7, 0);
-        (member.hello.position.pp_rank, member.hello.position.pp_degree) = (Stage(stage), 2);
+        member.hello.position.pp_rank = Stage(stage);
         member
     }
 
@@ -342,25 +338,8 @@ mod tests {
     #[test]
     fn a_plan_for_other_stages_does_not_fit() {
         let plan = plan();
-        assert_eq!(plan.check_stages(2, 1), Ok(()));
-        assert_eq!(plan.check_stages(4, 2), Err(Misfit::Stages { plan: 2, job: 4 }));
-    }
-
-    #[test]
-    fn a_table_for_one_stage_may_have_a_row_for_each_replica_and_no_other_number_of_rows() {
-        let clock = |rank| {
-            let position = member(rank, 0).hello.position;
-            match plan().clocks(&position) {
-                Some(StageClocks::Planned(units)) => units[0].mhz,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!([0, 1].map(clock), [Mhz(900), Mhz(1410)]);
-        assert_eq!(plan().check_rank(&member(0, 0)), Ok(()));
-        for replicas in [1, 4] {
-            let refused = plan().check_stages(1, replicas);
-            assert_eq!(refused, Err(Misfit::Stages { plan: 2, job: 1 }));
-        }
+        assert_eq!(plan.check_stages(2), Ok(()));
+        assert_eq!(plan.check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
     }
 
     #[test]
@@ -389,8 +368,8 @@ mod tests {
         let error = misfit(&rank_7(0).that_ran(&[load, F0, F0, step]));
         assert!(error.contains("instruction 1 of stage 0 is backward"), "{error}");
         let planned = [load, F0].map(|unit| PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None });
-        let table = ClockTable::new(1, None, vec![planned.into(), Vec::new()]).unwrap();
-        let with = JobPlan::new(1, "p".into(), table);
+        let with =
+            JobPlan::new(1, "p".into(), ClockTable::new(1, None, vec![planned.into()]).unwrap());
         assert!(with.check_rank(&rank_7(0).that_ran(&[load, F0, step])).is_ok());
         let error = with.check_rank(&rank_7(0).that_ran(&[F0, load])).unwrap_err().to_string();
         assert!(error.contains("instruction 0 of stage 0 is load"), "{error}");
@@ -408,8 +387,7 @@ mod tests {
         let waits_at = |mhz| {
             let [f0, b0] = [F0, B0].map(|unit| PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None });
             let units = vec![f0, PlannedUnit { wait_mhz: Some(Mhz(mhz)), ..b0 }];
-            let table = ClockTable::new(1, None, vec![units, Vec::new()]).unwrap();
-            let plan = JobPlan::new(1, "p".into(), table);
+            let plan = JobPlan::new(1, "p".into(), ClockTable::new(1, None, vec![units]).unwrap());
             let rank = rank_7(0).granted("min_mhz = 900\nmax_mhz = 1200");
             plan.check_rank(&rank).map_err(|misfit| misfit.to_string())
         };
@@ -434,7 +412,7 @@ mod tests {
     fn one_clock_for_everything_fits_whatever_runs_if_the_rank_may_have_it() {
         let ran = rank_7(9).of_microbatches(8).that_ran(&[F0]);
         assert_eq!(JobPlan::uniform(1, vec![Mhz(900)]).check_rank(&ran), Ok(()));
-        assert_eq!(JobPlan::uniform(1, vec![Mhz(900)]).check_stages(4, 2), Ok(()));
+        assert_eq!(JobPlan::uniform(1, vec![Mhz(900)]).check_stages(4), Ok(()));
         let error = JobPlan::uniform(1, vec![Mhz(1000)]).check_rank(&ran).unwrap_err().to_string();
         assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
         let error = JobPlan::uniform(1, vec![Mhz(900)]).check_rank(&ran.granted("max_mhz = 899"));
@@ -450,8 +428,8 @@ mod tests {
         let misfit = |watts, member: &Member| {
             plan([400, watts]).check_rank(member).map_err(|misfit| misfit.to_string())
         };
-        assert_eq!(plan([100, 400]).check_stages(2, 1), Ok(()));
-        assert_eq!(plan([100, 400]).check_stages(4, 2), Err(Misfit::Stages { plan: 2, job: 4 }));
+        assert_eq!(plan([100, 400]).check_stages(2), Ok(()));
+        assert_eq!(plan([100, 400]).check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
         let ran = rank_7(1).granted("min_power_limit_w = 200").that_ran(&[F0]);
         assert_eq!(misfit(200, &ran), Ok(()));
         assert_eq!(
@@ -475,7 +453,7 @@ mod tests {
         let again = JobPlan::restored(plan.status(), 0, Vec::new());
         assert_eq!(again.status(), plan.status());
         assert_eq!(
-            (again.power_limit(Stage(1)), again.clocks(&rank_7(1).hello.position)),
+            (again.power_limit(Stage(1)), again.clocks(Stage(1), DpRank(0))),
             (Some(limits[1]), None)
         );
     }
@@ -506,16 +484,16 @@ mod tests {
         let [stage] = <[_; 1]>::try_from(table(&[[900, 1200]]).into_stages()).unwrap();
         let cut = ClockTable::new(1, None, vec![stage, Vec::new()]).unwrap();
         let plan = JobPlan::new(1, "p".into(), cut);
-        assert_eq!((plan.check_stages(2, 1), plan.check_rank(&rank_7(0))), (Ok(()), Ok(())));
+        assert_eq!((plan.check_stages(2), plan.check_rank(&rank_7(0))), (Ok(()), Ok(())));
         let refused = plan.check_rank(&rank_7(1)).unwrap_err();
         assert_eq!(refused.to_string(), "stage 1 has no instruction in the plan");
-        assert_eq!(plan.clocks(&rank_7(1).hello.position), None);
+        assert_eq!(plan.clocks(Stage(1), DpRank(0)), None);
     }
 
     #[test]
     fn a_stage_that_the_plan_does_not_have_is_left_at_default_clocks() {
-        assert_eq!(plan().clocks(&rank_7(2).hello.position), None);
-        assert_eq!(plan().clocks(&rank_7(u16::MAX).hello.position), None);
+        assert_eq!(plan().clocks(Stage(2), DpRank(0)), None);
+        assert_eq!(plan().clocks(Stage(u16::MAX), DpRank(0)), None);
         assert_eq!(plan().check_rank(&rank_7(u16::MAX)), Ok(()));
         let limits = JobPlan::power_limits(1, "z".into(), vec![Milliwatts::of_watts(200)]);
         assert_eq!(limits.power_limit(Stage(u16::MAX)), None);

@@ -95,7 +95,10 @@ impl Members {
 
     /// Checks a plan against every rank that is in the job now.
     pub(crate) fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
-        let checked = self.ranks().try_for_each(|rank| plan.check_rank(rank));
+        let mut ranks = self.ranks();
+        let checked = ranks.try_for_each(|rank| {
+            plan.check_stages(rank.hello.position.pp_degree).and_then(|()| plan.check_rank(rank))
+        });
         checked.map_err(|misfit| does_not_fit(plan, &misfit))
     }
 

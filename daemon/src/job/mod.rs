@@ -130,7 +130,8 @@ impl Job {
             return Err(Refusal::new(RefusalCode::RankConflict, message, remedy));
         }
         if let Some(plan) = members.plans.current()
-            && let Err(misfit) = plan.check_rank(&member)
+            && let Err(misfit) =
+                plan.check_stages(self.pp_degree).and_then(|()| plan.check_rank(&member))
         {
             plan.suspend(|| format!("it does not fit a rank that came later: {misfit}"));
         }

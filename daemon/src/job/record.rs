@@ -276,12 +276,11 @@ mod tests {
     #[test]
     fn a_plan_of_other_stages_than_the_job_is_suspended_by_the_first_rank() {
         let mut record = JobRecord::of(&job_after(&[(600, 0)]), false).unwrap();
-        let stages = &mut record.swaps[0].plan.as_mut().unwrap().stages;
-        stages.resize(3, stages[0].clone());
+        record.swaps[0].plan.as_mut().unwrap().stages.insert(0, Vec::new());
         let job = record.restore(&[]);
         job.join(example::member(0, 0)).unwrap();
         let why = current(&job).status().suspended.unwrap();
-        assert!(why.ends_with("the plan has 3 stages, the job 1"), "{why}");
+        assert!(why.ends_with("the plan has 2 stages, the job 1"), "{why}");
     }
 
     #[test]
@@ -292,9 +291,7 @@ mod tests {
         let job = record.clone().restore(&[]);
         let plan = Arc::clone(job.members().plans.current().unwrap());
         assert_eq!(plan.table().unwrap().stages()[0], []);
-        let mut position = example::member(0, 0).hello.position;
-        (position.pp_rank, position.pp_degree) = (pfo_protocol::Stage(1), 2);
-        assert!(plan.clocks(&position).is_some());
+        assert!(plan.clocks(pfo_protocol::Stage(1), pfo_protocol::DpRank(0)).is_some());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_protocol::{Event, Mark, Mhz, RankPosition};
+use pfo_protocol::{DpRank, Event, Mark, Mhz, Stage};
 use pfo_service::now_ns;
 
 use super::Rank;
@@ -17,7 +17,8 @@ use crate::job::{JobPlan, Swap};
 
 /// What a rank follows, and where it stands in it.
 pub(super) struct Following {
-    position: RankPosition,
+    stage: Stage,
+    replica: DpRank,
     pub(super) cursor: Cursor,
     pub(super) ahead: Ahead,
     pub(super) plan: Option<Arc<JobPlan>>,
@@ -31,9 +32,10 @@ pub(super) struct Following {
 }
 
 impl Following {
-    pub(super) fn new(position: RankPosition, joined_in: Option<Arc<Swap>>) -> Self {
+    pub(super) fn new((stage, replica): (Stage, DpRank), joined_in: Option<Arc<Swap>>) -> Self {
         Self {
-            position,
+            stage,
+            replica,
             cursor: Cursor::default(),
             ahead: Ahead::default(),
             plan: None,
@@ -58,7 +60,7 @@ impl Following {
         self.swap = swap.number;
         self.plan.clone_from(&swap.plan);
         self.mismatched_in_a_row = 0;
-        let clocks = self.plan.as_ref().and_then(|plan| plan.clocks(&self.position));
+        let clocks = self.plan.as_ref().and_then(|plan| plan.clocks(self.stage, self.replica));
         self.cursor.follow(clocks);
         self.ahead.forget();
         true
@@ -164,8 +166,7 @@ impl Rank {
             self.session.progress.swap.store(self.following.swap, Relaxed);
         }
         let in_force = self.following.plan.as_ref().filter(|plan| !plan.is_suspended());
-        self.setting.power_limit =
-            in_force.and_then(|plan| plan.power_limit(self.following.position.pp_rank));
+        self.setting.power_limit = in_force.and_then(|plan| plan.power_limit(self.following.stage));
         self.setting.frees_memory = in_force.is_some_and(|plan| plan.frees_memory());
         if in_force.is_none() {
             self.following.cursor.follow(None);

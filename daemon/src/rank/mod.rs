@@ -21,7 +21,7 @@ mod wish;
 use std::sync::Arc;
 
 use pfo_keeper::Clocks;
-use pfo_protocol::{ClosingReason, RankPosition};
+use pfo_protocol::{ClosingReason, DpRank, Stage};
 
 pub(crate) use self::cursor::Cursor;
 use self::following::Following;
@@ -70,7 +70,7 @@ impl Rank {
     pub(crate) fn new(
         session: Arc<Session>,
         job: Arc<Job>,
-        place: RankPosition,
+        place: (Stage, DpRank),
         clocks: Clocks,
         counter: Arc<CounterReader>,
         joined_in: Option<Arc<Swap>>,

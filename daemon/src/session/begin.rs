@@ -33,7 +33,7 @@ impl Opening {
         let key = JobKey { uid: session.holder.uid, name: hello.job.clone() };
         let job = node.jobs.find_or_create(key, hello.position.pp_degree);
         let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(&gpu.facts));
-        let place = hello.position.clone();
+        let place = (hello.position.pp_rank, hello.position.dp_rank);
         let joined = job.join(Member { hello, session, gpu })?;
         if node.settings().config.clocks.lock_memory_clock
             && let Err(error) = clocks.lock_memory()

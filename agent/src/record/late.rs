@@ -1,7 +1,7 @@
 //! How late an energy counter is: what a value shows ended some time before the value came.
 //!
-//! An H100 and an H200 were 14 ms late with a value every 100 ms (`sim/facts`). Whoever takes the
-//! values for those of their own time gives instructions of 20 ms their neighbours' power. The work
+//! The counters of an H100 and an H200 were 14 ms late with a value every 100 ms (`sim/facts`). To take
+//! the values for those of their own time gives instructions of 20 ms their neighbours' power. The work
 //! of a job tells how late: what the GPU did until then explains the values best. Pure.
 
 use crate::record::looks::{Move, seconds};

@@ -14,6 +14,18 @@ fn schedules() -> std::ops::RangeInclusive<u64> {
     1..=asked.unwrap_or(200)
 }
 
+/// What can be wrong with a counter that can be read.
+const FAULTS: [Fault; 8] = [
+    Fault::FallsOnce,
+    Fault::FallsAgain,
+    Fault::Spikes,
+    Fault::StandsStill,
+    Fault::HalfRate,
+    Fault::Wraps,
+    Fault::NotSupportedNowAndThen,
+    Fault::ResetsWithTheDriver,
+];
+
 #[test]
 fn no_healthy_meter_is_accused_however_slow_it_is_and_however_its_power_is_read() {
     for seed in schedules() {
@@ -30,18 +42,7 @@ fn no_healthy_meter_is_accused_however_slow_it_is_and_however_its_power_is_read(
 
 #[test]
 fn every_figure_of_a_faulty_meter_is_right_or_absent_after_half_a_minute() {
-    use Fault::*;
-    let faults = [
-        FallsOnce,
-        FallsAgain,
-        Spikes,
-        StandsStill,
-        HalfRate,
-        Wraps,
-        NotSupportedNowAndThen,
-        ResetsWithTheDriver,
-        Missing,
-    ];
+    let faults = [&FAULTS[..], &[Fault::Missing]].concat();
     for seed in schedules() {
         let fault = faults[seed as usize % faults.len()];
         let began_s = if seed % 2 == 0 { FAULT_S } else { 0.0 };
@@ -75,19 +76,8 @@ fn right_or_absent(mut played: Played, seed: u64) {
 
 #[test]
 fn every_figure_of_a_meter_with_two_faults_is_right_or_absent_after_half_a_minute() {
-    use Fault::*;
-    let faults = [
-        FallsOnce,
-        FallsAgain,
-        Spikes,
-        StandsStill,
-        HalfRate,
-        Wraps,
-        AnswersLate,
-        NotSupportedNowAndThen,
-        ResetsWithTheDriver,
-    ];
-    let pairs = faults.into_iter().flat_map(|one| faults.map(|other| [one, other]));
+    let faults = [&FAULTS[..], &[Fault::AnswersLate]].concat();
+    let pairs = faults.iter().flat_map(|one| faults.iter().map(|other| [*one, *other]));
     for pair in pairs.filter(|[one, other]| one != other) {
         for seed in 1..=(schedules().end() / 100).max(5) {
             for began_s in [0.0, FAULT_S] {

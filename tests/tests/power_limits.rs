@@ -59,16 +59,33 @@ fn until_limits_are(node: &Node, watts: f64) {
     node.until_is("the power limits", &vec![watts; STAGES as usize], || limits_of(node));
 }
 
+fn power_w(trial: &TrialResult) -> f64 {
+    let energy_j: f64 = trial.steps.iter().map(|step| step.energy_j.unwrap()).sum();
+    energy_j / trial.steps.iter().map(|step| step.time_s).sum::<f64>()
+}
+
+#[test]
+fn a_limit_that_comes_into_force_after_the_first_measured_steps_is_waited_for() {
+    let (node, training) = start();
+    let mut client = node.agent_control();
+    let mut record = |run| client.record(JOB, run, after_settling(3), false).unwrap();
+    let free = record(TrialRun::DefaultClocks);
+    // As long as a dozen steps: longer than the whole trial.
+    node.machine.fault(SET, "latency:800", None);
+    let limited = record(limits(150));
+    let again = record(TrialRun::DefaultClocks);
+    let [free_w, limited_w, again_w] = [free, limited, again].map(|trial| power_w(&trial.trial));
+    assert!(limited_w < 0.8 * free_w, "{limited_w} W of {free_w} W");
+    assert!(limited_w < 0.8 * again_w, "{limited_w} W of {again_w} W");
+    training.stop();
+}
+
 #[test]
 fn a_job_under_power_limits_draws_and_computes_less() {
     let (node, training) = start();
     let mut client = node.agent_control();
     let mut record = |run| client.record(JOB, run, after_settling(3), false).unwrap();
     let (free, limited) = (record(TrialRun::DefaultClocks), record(limits(150)));
-    let power_w = |trial: &TrialResult| {
-        let energy_j: f64 = trial.steps.iter().map(|step| step.energy_j.unwrap()).sum();
-        energy_j / trial.steps.iter().map(|step| step.time_s).sum::<f64>()
-    };
     assert!(power_w(&limited.trial) < 0.8 * power_w(&free.trial), "{limited:?} {free:?}");
     for (limited, free) in limited.ranks.iter().zip(&free.ranks) {
         let (limited, free) = (&limited.rows[0], &free.rows[0]);

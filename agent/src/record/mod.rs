@@ -8,6 +8,7 @@ mod digest;
 mod found;
 mod instructions;
 mod late;
+mod limits;
 mod looks;
 mod observed;
 mod own_order;

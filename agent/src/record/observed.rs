@@ -3,8 +3,11 @@
 
 use pfo_protocol::{JobView, RankView, RecordedTrial, Refusal, TrialRank, TrialResult, TrialStep};
 
+use tokio::time::sleep;
+
 use crate::job::JobKey;
 use crate::pfod::{Pfod, PfodError, Questions};
+use crate::record::limits::{self, Limits, has_begun};
 use crate::record::recorded::{Recorded, StepMark};
 use crate::record::recorder::{Outcome, RecordedRanks};
 use crate::record::samples::TrialSamples;
@@ -26,12 +29,35 @@ pub(crate) async fn observe(
     let mut tap = Tap::open(pfod, key, room).await?;
     let ranks: Vec<_> = before.ranks.iter().map(|rank| rank.position.rank).collect();
     tap.begin(&ranks, first_step, steps).await;
+    let in_time = tap.feed_until(limits_in_time(questions, key, first_step)).await?;
     tap.until_complete().await?;
     let recorded = tap.finish().await?;
     let job = find(questions, key).await?;
     check_unchanged(key, &before, &job)?;
+    if !in_time {
+        return Err(Limits::were_late(key).into());
+    }
     let trial = windows(job, first_step, steps, &recorded);
     Ok(together(key, trial, recorded)?)
+}
+
+/// Whether the GPUs have the power limits of the job's plan, if it has any, before this step begins.
+async fn limits_in_time(
+    questions: &Questions,
+    key: &JobKey,
+    first_step: u64,
+) -> Result<bool, PfodError> {
+    loop {
+        let status = questions.status().await?;
+        let limits = Limits::of_plan(&status, key);
+        if limits.are_in_force(&status, key) {
+            return Ok(true);
+        }
+        if has_begun(&status, key, first_step) {
+            return Ok(false);
+        }
+        sleep(limits::LOOK_EVERY).await;
+    }
 }
 
 async fn find(questions: &Questions, key: &JobKey) -> Result<JobView, PfodError> {

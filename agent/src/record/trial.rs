@@ -8,10 +8,11 @@ use pfo_protocol::{
     RefusalCode, Request, Response, Status, TapBatch, TapRecord, TrialLength, TrialResult,
     TrialRun,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::job::JobKey;
 use crate::pfod::{Connection, Pfod, PfodError, unexpected};
+use crate::record::limits::{self, Limits, PATIENCE, has_begun};
 use crate::record::observed::{check_unchanged, windows};
 use crate::record::recorded::Recorded;
 use crate::record::recorder::{Outcome, RecordedRanks, Recorder};
@@ -50,14 +51,38 @@ pub(crate) async fn run(
     job: &JobKey,
     order: Order,
 ) -> Result<(RecordedTrial, TrialSamples), PfodError> {
+    let status = status(hold).await?;
+    let limits = Limits::of(&order.run, &status, job);
+    let mut in_force = limits.are_in_force(&status, job);
+    loop {
+        let (recorded, in_time) = once(pfod, hold, job, &order, (&limits, in_force)).await?;
+        if in_time {
+            return Ok(recorded);
+        }
+        tracing::info!("a trial is run once more: {}", Limits::were_late(job).message);
+        until_in_force(hold, job, &limits).await?;
+        in_force = true;
+    }
+}
+
+/// One trial, and whether its power limits were in force from its first measured step on, as they
+/// were if they were before.
+async fn once(
+    pfod: &Pfod,
+    hold: &mut Connection,
+    job: &JobKey,
+    order: &Order,
+    (limits, in_force_before): (&Limits, bool),
+) -> Result<((RecordedTrial, TrialSamples), bool), PfodError> {
     let mut tap = Tap::open(pfod, job, order.room).await?;
     tap.get_ready().await?;
-    let Order { run, length, .. } = order;
+    let Order { run, length, .. } = order.clone();
     let request = Request::Trial { job: job.selector(), run, length };
     hold.send(request).await?;
     let began = tap.feed_until(hold.answer()).await?;
     let Response::TrialBegan { first_step, plan } = began else { return Err(unexpected(&began)) };
     let before = look(hold, job).await?;
+    let in_time = in_force_before || tap.feed_until(in_time(hold, job, limits, first_step)).await?;
     // A refused clock is seen when a step has begun. Looking costs calls of the driver.
     let mut looks = 0_u32;
     let now = loop {
@@ -77,7 +102,44 @@ pub(crate) async fn run(
     };
     let recorded = tap.finish().await?;
     let trial = windows(now, first_step, length.steps, &recorded);
-    Ok(together(job, trial, recorded)?)
+    Ok((together(job, trial, recorded)?, in_time))
+}
+
+/// Whether the power limits of a trial come into force before its first measured step.
+async fn in_time(
+    hold: &mut Connection,
+    job: &JobKey,
+    limits: &Limits,
+    first_step: u64,
+) -> Result<bool, PfodError> {
+    loop {
+        let status = status(hold).await?;
+        if has_begun(&status, job, first_step) {
+            return Ok(false);
+        }
+        if limits.are_in_force(&status, job) {
+            return Ok(true);
+        }
+        sleep(limits::LOOK_EVERY).await;
+    }
+}
+
+async fn until_in_force(
+    hold: &mut Connection,
+    job: &JobKey,
+    limits: &Limits,
+) -> Result<(), PfodError> {
+    let since = Instant::now();
+    loop {
+        let status = status(hold).await?;
+        if limits.are_in_force(&status, job) {
+            return Ok(());
+        }
+        if since.elapsed() > PATIENCE {
+            return Err(limits.stay_away(&status, job).into());
+        }
+        sleep(limits::LOOK_EVERY).await;
+    }
 }
 
 fn number(plan: &Option<PlanStatus>) -> Option<u32> {
@@ -96,11 +158,15 @@ async fn look(hold: &mut Connection, key: &JobKey) -> Result<JobView, PfodError>
 
 /// That the driver does what the trial asks of it: otherwise something else is measured.
 async fn check_in_force(hold: &mut Connection, key: &JobKey) -> Result<(), PfodError> {
-    let status = match hold.ask(Request::Status).await? {
-        Response::Status(status) => status,
-        other => return Err(unexpected(&other)),
-    };
+    let status = status(hold).await?;
     Ok(refused_by_driver(&status, key).map_or(Ok(()), Err)?)
+}
+
+async fn status(hold: &mut Connection) -> Result<Status, PfodError> {
+    match hold.ask(Request::Status).await? {
+        Response::Status(status) => Ok(*status),
+        other => Err(unexpected(&other)),
+    }
 }
 
 /// The first rank of a job whose clock or power limit the driver refuses.
@@ -195,7 +261,7 @@ impl Tap {
     }
 
     /// Feeds the recorder until something else is done.
-    async fn feed_until<T>(&mut self, done: impl Future<Output = T>) -> T {
+    pub(super) async fn feed_until<T>(&mut self, done: impl Future<Output = T>) -> T {
         tokio::pin!(done);
         loop {
             let batch = tokio::select! {

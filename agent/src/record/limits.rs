@@ -1,0 +1,91 @@
+//! Whether the GPUs of a job have the power limits of what a trial runs: `pfod` writes each to its
+//! ledger before it sets it, which takes as long as the disk does.
+
+use std::time::Duration;
+
+use pfo_protocol::{JobStatus, RankStatus, Refusal, RefusalCode, Status, TrialRun};
+
+use crate::job::JobKey;
+use crate::record::trial::disturbed;
+
+/// How often to look whether they are in force.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long to wait until they are.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The power limits of a trial in watts, by stage.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Those of what the job ran before.
+    before: Vec<u32>,
+    /// Those that it is to have; without any, it is to have none of `before`.
+    wanted: Vec<u32>,
+}
+
+impl Limits {
+    /// Those of a trial of a job that runs what this status shows.
+    pub(super) fn of(run: &TrialRun, status: &Status, key: &JobKey) -> Self {
+        let wanted = match run {
+            TrialRun::PowerLimits { limits_w, .. } => limits_w.clone(),
+            _ => Vec::new(),
+        };
+        Self { before: limits_of_plan(status, key), wanted }
+    }
+
+    /// Those of the plan of a job, which may not have begun it.
+    pub(super) fn of_plan(status: &Status, key: &JobKey) -> Self {
+        Self { before: Vec::new(), wanted: limits_of_plan(status, key) }
+    }
+
+    /// The first rank whose GPU has another limit. The agent may keep it below one that is wanted.
+    fn late<'a>(&self, status: &'a Status, key: &JobKey) -> Option<&'a RankStatus> {
+        let ranks = job_in(status, key).into_iter().flat_map(|job| &job.ranks);
+        let is_late = |rank: &&RankStatus| {
+            let gpu = status.gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid);
+            let limit_w = gpu.and_then(|gpu| gpu.power_limit_w);
+            let of = |limits: &[u32]| limits.get(usize::from(rank.stage.0)).copied();
+            match of(&self.wanted) {
+                Some(wanted_w) => limit_w.is_none_or(|limit_w| limit_w > wanted_w),
+                None => limit_w.is_some() && limit_w == of(&self.before),
+            }
+        };
+        ranks.filter(is_late).min_by_key(|rank| rank.rank)
+    }
+
+    pub(super) fn are_in_force(&self, status: &Status, key: &JobKey) -> bool {
+        self.late(status, key).is_none()
+    }
+
+    /// That a rank's limit was late for the steps that were measured.
+    pub(super) fn were_late(key: &JobKey) -> Refusal {
+        disturbed(format!("the power limits of {key} came into force during its measured steps"))
+    }
+
+    /// That a rank's limit is not in force after [`PATIENCE`].
+    pub(super) fn stay_away(&self, status: &Status, key: &JobKey) -> Refusal {
+        let rank = self.late(status, key).map_or_else(String::new, |rank| {
+            format!(" of rank {} (GPU {})", rank.rank, rank.gpu_uuid)
+        });
+        let message =
+            format!("the power limit{rank} is not in force after {} s", PATIENCE.as_secs());
+        let remedy = "`pfoctl doctor` checks the driver and the ledger's disk";
+        Refusal::new(RefusalCode::NotInForce, message, remedy)
+    }
+}
+
+/// Whether a rank of the job has begun a step that is measured. A status shows its GPUs as they
+/// were before its ranks: what was in force in it was so before this step.
+pub(super) fn has_begun(status: &Status, key: &JobKey, first_step: u64) -> bool {
+    let mut ranks = job_in(status, key).into_iter().flat_map(|job| &job.ranks);
+    ranks.any(|rank| rank.step >= Some(first_step))
+}
+
+fn limits_of_plan(status: &Status, key: &JobKey) -> Vec<u32> {
+    let plan = job_in(status, key).and_then(|job| job.plan.as_ref());
+    plan.map(|plan| plan.power_limits_w.clone()).unwrap_or_default()
+}
+
+fn job_in<'a>(status: &'a Status, key: &JobKey) -> Option<&'a JobStatus> {
+    status.jobs.iter().find(|job| (&job.job, job.uid) == (&key.name, key.uid))
+}

@@ -104,12 +104,11 @@ pub(crate) fn look(
         let status = pfod.status()?;
         let Some(found) = job.find(&status.jobs) else { return Ok(Vec::new()) };
         let missing = known(found, &status.gpus);
-        let is_default = found.plan.is_none();
         add(&mut looks, found, &status);
         let is_clear = |(rank, looks): (&Rank, &Looks)| {
             looks.is_held || missing.iter().any(|missing| missing.rank == *rank)
         };
-        if is_default || looks.iter().all(is_clear) {
+        if looks.iter().all(is_clear) {
             return Ok(missing);
         }
         if began.elapsed() > LOOKED_AT_FOR {
@@ -128,11 +127,24 @@ fn add(looks: &mut BTreeMap<Rank, Looks>, job: &JobStatus, status: &Status) {
     for rank in &job.ranks {
         let of_rank = looks.entry(rank.rank).or_default();
         if let Some(gpu) = gpu_of(rank, &status.gpus) {
-            // A power limit is in force when the driver has accepted it.
-            of_rank.is_held |= gpu.power_limit_w.is_some();
-            of_rank.add(gpu.requested_mhz, gpu.observed_mhz);
+            match (&job.plan, limit_of(job, rank)) {
+                // Default clocks are in force when the lock is gone.
+                (None, _) => of_rank.is_held |= gpu.requested_mhz.is_none(),
+                (Some(_), Some(limit_w)) => of_rank.is_held |= is_limited_to(gpu, limit_w),
+                (Some(_), None) => of_rank.add(gpu.requested_mhz, gpu.observed_mhz),
+            }
         }
     }
+}
+
+/// The power limit that a job's plan has for a rank.
+fn limit_of(job: &JobStatus, rank: &RankStatus) -> Option<u32> {
+    job.plan.as_ref()?.power_limits_w.get(usize::from(rank.stage.0)).copied()
+}
+
+/// Whether `pfod` has set this limit, in watts, or a lower one that a budget needs.
+fn is_limited_to(gpu: &GpuStatus, limit_w: u32) -> bool {
+    gpu.power_limit_w.is_some_and(|now_w| now_w <= limit_w)
 }
 
 /// The ranks whose GPU has shown no lock in all of that time, and why, as far as that is known.
@@ -144,16 +156,20 @@ fn not_shown(
     let of_rank = |rank: &RankStatus| {
         let looks = looks.get(&rank.rank).filter(|looks| !looks.is_held)?;
         let gpu = gpu_of(rank, gpus)?;
-        let ignores = || {
-            let (lock, now) = (gpu.requested_mhz?, gpu.observed_mhz?);
-            looks.is_ignored().then(|| {
+        let stays = || match (&job.plan, limit_of(job, rank), gpu.requested_mhz) {
+            (None, _, Some(lock)) => Some(format!("it is still locked to {lock}")),
+            (Some(_), Some(limit_w), _) => {
+                Some(format!("its power limit of {limit_w} W is not set"))
+            }
+            (Some(_), None, Some(lock)) if looks.is_ignored() => gpu.observed_mhz.map(|now| {
                 format!(
                     "it runs at {now} although pfod has locked {lock}: another program has set its \
                      clock, or the driver ignores the lock"
                 )
-            })
+            }),
+            _ => None,
         };
-        let why = gpu.problem.clone().or_else(ignores)?;
+        let why = rank.problem.clone().or_else(|| gpu.problem.clone()).or_else(stays)?;
         Some(NotInForce { rank: rank.rank, gpu: Some(gpu.index), why })
     };
     job.ranks.iter().filter_map(of_rank).collect()
@@ -161,6 +177,8 @@ fn not_shown(
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::Stage;
+
     use super::*;
 
     fn status() -> Status {
@@ -183,6 +201,37 @@ mod tests {
         assert_eq!(said, [format!("rank {} (GPU 0): locking failed", job.ranks[0].rank)]);
         job.plan = None;
         assert_eq!(known(&job, &gpus), []);
+    }
+
+    #[test]
+    fn a_power_limit_that_is_not_set_and_a_lock_that_stays_are_named() {
+        let mut status = status();
+        let mut job = status.jobs.into_iter().find(|job| job.plan.is_some()).unwrap();
+        status.jobs = Vec::new();
+        for (rank, gpu) in job.ranks.iter_mut().zip(&mut status.gpus) {
+            (rank.problem, rank.gpu_uuid, rank.stage) = (None, gpu.uuid.clone(), Stage(0));
+            (gpu.problem, gpu.requested_mhz, gpu.power_limit_w) = (None, None, None);
+        }
+        job.ranks.truncate(1);
+        let said = |job: &JobStatus, status: &Status| {
+            let mut looks = BTreeMap::new();
+            add(&mut looks, job, status);
+            let not_shown = not_shown(&looks, job, &status.gpus);
+            not_shown.into_iter().map(|one| one.why).collect::<Vec<_>>()
+        };
+        let mut plan = job.plan.clone().unwrap();
+        plan.power_limits_w = vec![150];
+        job.plan = Some(plan);
+        assert_eq!(said(&job, &status), ["its power limit of 150 W is not set"]);
+        status.gpus[0].power_limit_w = Some(200);
+        assert_eq!(said(&job, &status), ["its power limit of 150 W is not set"]);
+        // A budget needs less.
+        status.gpus[0].power_limit_w = Some(140);
+        assert_eq!(said(&job, &status), [""; 0]);
+        job.plan = None;
+        assert_eq!(said(&job, &status), [""; 0]);
+        status.gpus[0].requested_mhz = Some(Mhz(900));
+        assert_eq!(said(&job, &status), ["it is still locked to 900 MHz"]);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use self::server::{Server, ServerSetup, VALID_DAYS};
 
+#[path = "../../store/tests/verbs/scratch.rs"]
+pub(crate) mod scratch;
 #[path = "../../store/tests/verbs/server.rs"]
 mod server;
 

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::daemon::{Daemon, Program};
+use crate::etcd::scratch::scratch;
 use crate::identity;
 use crate::log_text::tail;
 use crate::machine::{Machine, MachineSetup};
@@ -145,7 +146,7 @@ impl Node {
     /// A node on which there is no driver library either.
     #[must_use]
     pub fn without_driver(setup: &Setup) -> Self {
-        let directory = tempfile::Builder::new().prefix("pfo-test-").tempdir().unwrap();
+        let directory = scratch();
         // Other users have to reach the sockets.
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let machine = Machine::create(directory.path(), &setup.machine);

@@ -74,6 +74,24 @@ fn status_says_of_a_plan_on_which_rank_it_is_not_in_force_and_why() {
 }
 
 #[test]
+fn a_return_to_default_clocks_that_a_driver_refuses_is_no_success() {
+    let node = Node::start();
+    let (_training, plan) = training(&node);
+    assert_eq!(swap(&node, &plan).code, Some(0));
+    node.machine.fault("nvmlDeviceResetGpuLockedClocks", "no-permission", Some(1));
+    let back =
+        || node.pfoctl(&Identity::own(), &["plan", "swap", JOB, "--default-clocks", "--wait"]);
+    let ran = back();
+    assert_eq!(ran.code, NOT_IN_FORCE, "{ran:?}");
+    assert!(ran.stderr.contains("not in force on rank 1 (GPU 1): "), "{ran:?}");
+    assert!(!ran.stderr.contains("rank 0"), "{ran:?}");
+    node.machine.clear_faults();
+    let ran = back();
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{ran:?}");
+    assert_eq!(node.machine.sm_lock(1), None);
+}
+
+#[test]
 fn a_ledger_that_cannot_be_written_is_named_as_the_reason() {
     let node = Node::start();
     let (_training, plan) = training(&node);

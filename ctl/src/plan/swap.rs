@@ -243,7 +243,7 @@ impl AnswerArguments {
         swapped: &Swapped,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let is_done = self.wait && swapped.changed == swapped.ranks && swapped.plan.is_some();
+        let is_done = self.wait && swapped.changed == swapped.ranks;
         let missing = if is_done { in_force::look(pfod, job)? } else { Vec::new() };
         if self.json {
             output.json(swapped)?;

@@ -4,6 +4,7 @@ mod agents;
 mod checked;
 mod members;
 mod part;
+mod scratch;
 mod server;
 
 use std::collections::BTreeSet;

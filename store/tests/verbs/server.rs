@@ -83,7 +83,7 @@ fn free_port() -> u16 {
 impl Server {
     /// None, which is said, where etcd, etcdctl or openssl is not installed.
     pub(crate) fn start(setup: &ServerSetup) -> Option<Self> {
-        let directory = TempDir::new().unwrap();
+        let directory = super::scratch::scratch();
         let needed = [("etcd", "--version"), ("etcdctl", "version"), ("openssl", "version")];
         for (program, argument) in needed {
             if let Err(error) = run(program, argument, &directory) {

@@ -26,3 +26,4 @@ pub(crate) use booked::Booked;
 pub(crate) use comparison::{Compared, Pairing, Turn};
 pub(crate) use config::LedgerConfig;
 pub(crate) use months::Told;
+pub(crate) use saving::NORMAL_REACH;

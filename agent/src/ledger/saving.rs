@@ -15,7 +15,7 @@ use crate::ledger::comparison::Compared;
 const NEARLY_ALL: f64 = 0.9;
 
 /// How far the interval of a known variance reaches, in standard deviations.
-pub(super) const NORMAL_REACH: f64 = 1.96;
+pub(crate) const NORMAL_REACH: f64 = 1.96;
 
 /// Joules that were measured under a plan, around some time.
 #[derive(Clone, Copy, Debug, PartialEq)]

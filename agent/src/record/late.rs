@@ -5,7 +5,7 @@
 //! of a job tells how late: what the GPU did until then explains the values best. Pure.
 
 use crate::record::looks::{Move, seconds};
-use crate::record::regression::{Regression, SLIGHT, Solution};
+use crate::record::regression::{Power, Regression, SLIGHT, Solution};
 
 /// A counter is late by at most half the time between two values. As many lengths are tried, and as
 /// many between the best of them and its neighbours.
@@ -17,11 +17,17 @@ const BETWEEN: u32 = 8;
 /// kinds of work; the counter of an H100 gave 220 in 13 s.
 const LIKELIER: f64 = 20.0;
 
+/// By which shares of the time between two values a counter may be late of which there are too few
+/// values to tell: those known are by a seventh.
+const POSSIBLE: [f64; 2] = [0.14, 0.28];
+
 /// A counter whose values are late by an unknown time, which is the same for all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Late {
     /// By how much; none until it was looked for.
     by_ns: Option<u64>,
+    /// The powers if it was late, where the values are too few to tell.
+    possible: Vec<Solution>,
     last: Option<Move>,
     found: Regression,
 }
@@ -29,10 +35,11 @@ pub(crate) struct Late {
 impl Late {
     /// Adds values in their order; the first ones tell how late all are.
     pub(crate) fn add(&mut self, moves: &[Move], usual_ns: u64) {
-        let by_ns = match self.by_ns {
-            Some(by_ns) => by_ns,
-            None => lateness_ns(moves, usual_ns),
-        };
+        let by_ns = self.by_ns.unwrap_or_else(|| lateness_ns(moves, usual_ns));
+        if self.by_ns.is_none() && solution(moves, 0).unexplained_j.is_none() {
+            let late = |share: f64| solution(moves, (share * usual_ns as f64) as u64);
+            self.possible = POSSIBLE.map(late).to_vec();
+        }
         self.by_ns = Some(by_ns);
         if by_ns > 0 {
             let moves: Vec<_> = self.last.take().into_iter().chain(moves.iter().cloned()).collect();
@@ -45,15 +52,34 @@ impl Late {
     pub(crate) fn solve(self) -> Option<Solution> {
         self.by_ns.filter(|by_ns| *by_ns > 0).map(|_| self.found.solve())
     }
+
+    /// The powers of a counter that is in time, with the errors that it then has if the values are too
+    /// few to tell that it is.
+    pub(crate) fn doubted(&self, in_time: Solution) -> Solution {
+        let doubted = |(kind, power): (usize, Option<Power>)| {
+            let Power { power_w, error_w } = power?;
+            let off_w = |late: &Solution| {
+                let late = late.powers.get(kind).copied().flatten();
+                (late.map_or(0.0, |late| late.power_w) - power_w).abs()
+            };
+            let off_w = self.possible.iter().map(off_w).fold(0.0, f64::max);
+            Some(Power { power_w, error_w: error_w.hypot(off_w) })
+        };
+        let powers = in_time.powers.into_iter().enumerate().map(doubted).collect();
+        Solution { powers, ..in_time }
+    }
+}
+
+/// The powers if the counter is late by this time.
+fn solution(moves: &[Move], by_ns: u64) -> Solution {
+    let mut regression = Regression::default();
+    regress(&mut regression, moves, by_ns);
+    regression.solve()
 }
 
 /// By how much the counter is late: not at all, unless that explains the values far better.
 fn lateness_ns(moves: &[Move], usual_ns: u64) -> u64 {
-    let solution = |by_ns| {
-        let mut regression = Regression::default();
-        regress(&mut regression, moves, by_ns);
-        regression.solve()
-    };
+    let solution = |by_ns| solution(moves, by_ns);
     let in_time = solution(0);
     let mean_j = moves.iter().map(|change| change.energy_j).sum::<f64>() / moves.len() as f64;
     let Some(in_time_j) = in_time.unexplained_j.filter(|j| *j > SLIGHT * mean_j) else { return 0 };
@@ -93,7 +119,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::record::looks::Piece;
+    use crate::record::looks::{Looks, Piece};
 
     const MS: u64 = 1_000_000;
 
@@ -128,6 +154,25 @@ mod tests {
             let found = powers(&values(60, late_ms, 0.2)).unwrap();
             assert!((found[0] - 300.0).abs() < 6.0, "{late_ms} ms: {found:?}");
             assert!((found[1] - 80.0).abs() < 6.0, "{late_ms} ms: {found:?}");
+        }
+    }
+
+    #[test]
+    fn too_few_values_to_tell_have_an_error_that_covers_a_late_counter() {
+        let in_doubt = |late_ms| {
+            let mut looks = Looks::default();
+            values(24, late_ms, 0.0).into_iter().for_each(|change| {
+                looks.add(change.pieces, change.energy_j);
+            });
+            let powers = looks.solve().explained().powers;
+            powers.into_iter().map(Option::unwrap).zip([300.0, 80.0]).collect::<Vec<_>>()
+        };
+        for (power, truth_w) in in_doubt(14) {
+            let off_w = (power.power_w - truth_w).abs();
+            assert!(off_w > 5.0 && off_w < 2.0 * power.error_w, "{power:?} of {truth_w}");
+        }
+        for (power, truth_w) in in_doubt(0) {
+            assert!((power.power_w - truth_w).abs() < 0.1 && power.error_w > 5.0, "{power:?}");
         }
     }
 

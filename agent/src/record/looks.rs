@@ -170,7 +170,8 @@ impl Looks {
         let best = PARTS.into_iter().zip(self.parts).filter_map(solve);
         let best = best.min_by(|(one_j, ..), (other_j, ..)| one_j.total_cmp(other_j));
         let by_part = best.map(|(_, part, solution)| (part, solution));
-        Shown { whole: self.whole.solve(), late: self.late.solve(), by_part }
+        let whole = self.late.doubted(self.whole.solve());
+        Shown { whole, late: self.late.solve(), by_part }
     }
 }
 

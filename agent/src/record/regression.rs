@@ -6,6 +6,10 @@
 //! neighbour's power. Over many readings, however, the instructions lie differently each time, and
 //! least squares find the power that each must have drawn. Pure.
 
+use pfo_experiment::students_reach;
+
+use crate::ledger::NORMAL_REACH;
+
 /// The most kinds of time. Memory grows with their square.
 pub(crate) const MOST_KINDS: usize = 512;
 
@@ -36,11 +40,14 @@ const FEW: usize = 10;
 /// standard error of a standard deviation).
 const LEAST_FREEDOM: u64 = 24;
 
+/// From here on Student's interval is that of a known variance, within a hundredth.
+const MUCH_FREEDOM: f64 = 200.0;
+
 /// A power and how far to trust it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Power {
     pub(crate) power_w: f64,
-    /// Its standard error.
+    /// Its standard error; that of few values is larger by as much as Student's interval is.
     pub(crate) error_w: f64,
 }
 
@@ -187,15 +194,23 @@ impl Sums {
         let explained: f64 = solution.iter().enumerate().map(|(j, x)| x * moment(j)).sum();
         // Rounding leaves less than nothing where the readings fit exactly.
         let variance = (self.squares - explained).max(0.0) / freedom;
+        // Of few moves, what is left unexplained tells little of how much usually is.
+        let error = variance.sqrt() * widened(freedom);
         for (row, &kind) in present.iter().enumerate() {
             let inflation = inverse[row][row];
             powers[kind] = (inflation < WORST_INFLATION).then(|| Power {
                 power_w: solution[row] / scale(kind),
-                error_w: (variance * inflation).sqrt() / scale(kind),
+                error_w: error * inflation.sqrt() / scale(kind),
             });
         }
         (powers, Some(variance.sqrt()))
     }
+}
+
+/// How much further Student's interval reaches than that of a known variance.
+fn widened(freedom: f64) -> f64 {
+    let reach = |freedom| students_reach(1.0, freedom).filter(|reach| reach.is_finite());
+    if freedom > MUCH_FREEDOM { 1.0 } else { reach(freedom).map_or(1.0, |of| of / NORMAL_REACH) }
 }
 
 /// The inverse of a symmetric positive definite matrix, through its Cholesky factor.
@@ -251,6 +266,30 @@ mod tests {
             regression.add(seconds, energy_j);
         }
         regression
+    }
+
+    #[test]
+    fn the_interval_of_few_values_holds_the_truth_as_often_as_that_of_many() {
+        let mut state = 1_u64;
+        let mut draw = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        for moves in [3, 4, 6, 40] {
+            let mut held = 0;
+            for _ in 0..2_000 {
+                let mut regression = Regression::default();
+                for _ in 0..moves {
+                    let seconds = vec![(0, 0.02 + 0.05 * draw()), (1, 0.02 + 0.05 * draw())];
+                    let energy_j: f64 = seconds.iter().map(|(_, s)| 300.0 * s).sum();
+                    let noise_j = (0..12).map(|_| draw()).sum::<f64>() - 6.0;
+                    regression.add(seconds, energy_j + noise_j);
+                }
+                let power = regression.solve().powers[0].unwrap();
+                held += u32::from((power.power_w - 300.0).abs() <= NORMAL_REACH * power.error_w);
+            }
+            assert!((1_880..=1_920).contains(&held), "{moves} values: {held} of 2,000");
+        }
     }
 
     #[test]

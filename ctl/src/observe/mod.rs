@@ -138,7 +138,8 @@ struct Instruction {
     energy_j: Option<f64>,
     /// Its standard error.
     energy_error_j: Option<f64>,
-    throttled: f64,
+    /// The share of its time in which its clock was kept down.
+    throttled: Option<f64>,
 }
 
 #[derive(Serialize)]

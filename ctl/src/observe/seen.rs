@@ -50,6 +50,9 @@ pub(super) struct Steps {
 pub(super) struct Work {
     pub(super) count: u64,
     time_s: f64,
+    /// Those of which it is known for which share of their time their clock was kept down, and the
+    /// sum of these shares.
+    looked_at: u64,
     throttled: f64,
     /// The energies that trials found, each divided by the square of its standard error, and the sum
     /// of the inverse squares.
@@ -106,7 +109,10 @@ impl Work {
         let count = row.count as f64;
         self.count += row.count;
         self.time_s += count * row.time_mean_s;
-        self.throttled += count * row.throttled.unwrap_or(0.0);
+        if let Some(throttled) = row.throttled {
+            self.looked_at += row.count;
+            self.throttled += count * throttled;
+        }
         if let (Some(energy_j), Some(sd_j)) = (row.energy_mean_j, row.energy_sd_j) {
             let error_j = (sd_j / count.sqrt()).max(LEAST_ERROR * energy_j.abs());
             if error_j > 0.0 {
@@ -116,9 +122,9 @@ impl Work {
         }
     }
 
-    /// The share of their time in which their clock was kept down.
-    pub(super) fn throttled(&self) -> f64 {
-        self.throttled / self.count.max(1) as f64
+    /// The share of their time in which their clock was kept down; none if no trial knows it.
+    pub(super) fn throttled(&self) -> Option<f64> {
+        (self.looked_at > 0).then(|| self.throttled / self.looked_at as f64)
     }
 }
 
@@ -235,6 +241,7 @@ pub(super) mod tests {
         let work = |count: u64, time_s: f64, power_w: f64| Work {
             count,
             time_s: count as f64 * time_s,
+            looked_at: count,
             throttled: 0.25 * count as f64,
             weighed_j: 100.0 * time_s * power_w,
             weight: 100.0,
@@ -300,6 +307,15 @@ pub(super) mod tests {
             throttled: None,
             left_out: pfo_protocol::LeftOut::default(),
         }
+    }
+
+    #[test]
+    fn a_trial_that_does_not_know_whether_clocks_were_kept_down_does_not_say_that_they_were_not() {
+        let mut work = Work::default();
+        work.add(&row(6, 0.7, 0.1));
+        assert_eq!(work.throttled(), None);
+        work.add(&TrialRow { throttled: Some(0.98), ..row(24, 0.7, 0.1) });
+        assert_eq!(work.throttled(), Some(0.98));
     }
 
     #[test]

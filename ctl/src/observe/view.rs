@@ -39,7 +39,7 @@ fn instructions(seen: &Seen) -> Vec<[Option<String>; 7]> {
                 format!("{} ± {}", joules(energy_j), percent(error_j / energy_j))
             }),
             power_w.map(watts),
-            Some(percent(work.throttled())),
+            work.throttled().map(percent),
         ]
     };
     seen.work.iter().map(row).collect()

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use pfo_planner::PlanError;
+use pfo_planner::{PlanError, Schedule};
 use pfo_protocol::{ClockTableError, JobName};
 
 use crate::exit::Exit;
@@ -55,6 +55,10 @@ pub(crate) enum Failure {
     NoPlansToRun { directory: String },
     #[error("{name} orders a step of {has} microbatches, not of {given}")]
     OtherMicrobatches { name: String, given: u32, has: u32 },
+    #[error("{option} is no part of an order: it is for the plan")]
+    NotInAnOrder { option: &'static str },
+    #[error("{option} changes nothing in schedule {schedule}: it is for {}", names(of))]
+    UnusedOption { option: &'static str, schedule: Schedule, of: &'static [Schedule] },
     #[error("{name} is a plan, not a frontier")]
     NotAFrontier { name: String },
     #[error("{name} is a plan, which is drawn over the profile that it runs on")]
@@ -115,6 +119,8 @@ impl Explained for Failure {
             | Self::NoPlans { .. }
             | Self::NoPlansToRun { .. }
             | Self::OtherMicrobatches { .. }
+            | Self::NotInAnOrder { .. }
+            | Self::UnusedOption { .. }
             | Self::NotAFrontier { .. }
             | Self::NoProfile { .. }
             | Self::NoPictureFormat { .. }
@@ -133,6 +139,8 @@ impl Explained for Failure {
             }
             Self::UnknownOrder { .. } => "give the order with --order or --schedule",
             Self::NoMicrobatches => "give it with --microbatches, or the order with --order",
+            Self::NotInAnOrder { .. } => "give it to `pfoctl plan optimize`",
+            Self::UnusedOption { .. } => "leave it out, or give that schedule",
             Self::NoPlansToRun { .. } => "`pfoctl plan sample` writes some",
             Self::ImpossiblePower { .. } => {
                 "give --p2p-power in watts, and a profile in seconds and joules"
@@ -159,4 +167,9 @@ impl Explained for Failure {
         };
         Some(remedy.to_owned())
     }
+}
+
+/// Schedules in a sentence.
+fn names(of: &[Schedule]) -> String {
+    of.iter().map(|schedule| schedule.name()).collect::<Vec<_>>().join(", ")
 }

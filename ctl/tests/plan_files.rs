@@ -358,3 +358,68 @@ fn a_plan_is_shown_and_drawn_over_the_ranks_and_the_latency_that_it_was_made_for
         bench.run(&["plan", "plot", "made", "--combine", "mean", "-o", "c.svg"]),
     );
 }
+
+#[test]
+fn a_plan_of_few_clocks_is_not_polished_into_one_of_many() {
+    let bench = Bench::new();
+    let arguments = ["--microbatches", "6", "--p2p-power", "100", "--clock-per", "stage"];
+    bench.done(&[&["plan", "optimize", "profile.csv", "-o", "f"][..], &arguments].concat());
+    let ran = bench.run(&["plan", "export", "f", "--deadline", "1.1x", "--polish", "1"]);
+    assert_eq!((ran.code, &*ran.stdout), (Some(2), ""), "{ran:?}");
+    assert!(ran.stderr.contains("a clock per stage"), "{ran:?}");
+}
+
+#[test]
+fn the_plan_for_a_deadline_is_compared_with_the_fastest_of_the_frontier() {
+    let bench = Bench::new();
+    let own = ["profile.csv", "--microbatches", "6", "--p2p-power", "100"];
+    let fastest_j = |name: &str, arguments: &[&str]| {
+        bench.done(&[&["plan", "optimize"][..], &own, arguments, &["-o", name]].concat());
+        if name == "f" {
+            bench.done(&["plan", "export", "f", "--deadline", "fastest", "-o", "fastest.json"]);
+        }
+        let plan = if name == "f" { "fastest.json" } else { name };
+        let plan: serde_json::Value = serde_json::from_str(&bench.text(plan)).unwrap();
+        plan["predicted"]["iteration_energy_j"].as_f64().unwrap()
+    };
+    let of_frontier = fastest_j("f", &[]);
+    let alone = fastest_j("plan.json", &["--deadline", "fastest"]);
+    assert!((alone / of_frontier - 1.0).abs() < 0.002, "{alone} J, {of_frontier} J");
+    let said = [&["plan", "optimize"][..], &own, &["--deadline", "fastest", "-o", "p"]].concat();
+    let said = bench.done(&said);
+    assert!(said.contains("0.0 % energy compared with the fastest plan"), "{said}");
+}
+
+#[test]
+fn a_format_without_clocks_for_waits_has_the_figures_of_a_plan_without_them() {
+    let bench = Bench::new();
+    let wait = ["--microbatches", "6", "--wait-power", "1370:30,1400:90"];
+    bench.done(&[&["plan", "optimize", "profile.csv", "-o", "w"][..], &wait].concat());
+    let export = ["plan", "export", "w", "--deadline", "1.1x", "--format", "zeus", "-o", "w.py"];
+    assert!(bench.done(&export).contains("this format has no clocks for waits"));
+    let export = ["plan", "export", "w", "--deadline", "1.1x", "-o", "w.json"];
+    assert!(!bench.done(&export).contains("this format"));
+    let evaluated = |name: &str| {
+        let json = bench.done(&["plan", "evaluate", "profile.csv", name, "--json"]);
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()
+    };
+    let evaluated = evaluated("w.json");
+    let without_j = evaluated["without_waits"]["iteration_energy_j"].as_f64().unwrap();
+    assert!(without_j > 1.001 * evaluated["iteration_energy_j"].as_f64().unwrap());
+    let text = bench.text("w.py");
+    let claimed = text.lines().find_map(|line| line.split("predicted iteration energy: ").nth(1));
+    let claimed: f64 = claimed.unwrap().trim().parse().unwrap();
+    assert!((claimed / without_j - 1.0).abs() < 1e-4, "{claimed} J, {without_j} J");
+}
+
+#[test]
+fn a_frontier_goes_through_a_pipe() {
+    let bench = Bench::new();
+    bench.frontier("f", 20);
+    let arguments = ["--microbatches", "6", "--p2p-power", "400", "--plans", "20", "-o", "-"];
+    let mut piped = bench.pfoctl(&[&["plan", "optimize", "profile.csv"][..], &arguments].concat());
+    let output = piped.output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(output.stdout, fs::read(bench.path("f")).unwrap());
+    assert!(!bench.path("-").exists());
+}

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use crate::fake_daemon::FakeDaemon;
 use pfo_protocol::{
     AgentRequest, AgentResponse, DpRank, Instruction, InstructionSample, Mhz, Rank, RecordedRank,
-    RecordedTrial, SamplePage, Stage, TpRank, TrialRank, TrialResult, TrialRun, TrialStep, Unit,
+    RecordedTrial, Refusal, RefusalCode, SamplePage, Stage, TpRank, TrialRank, TrialResult,
+    TrialRun, TrialStep, Unit,
 };
 
 /// A trial of one rank.
@@ -82,4 +83,22 @@ fn each_clock_is_measured_by_itself_and_printed_as_json() {
     assert_printed!(answered);
     let clocks = [900, 600].map(|mhz| TrialRun::Uniform(Mhz(mhz)));
     assert_eq!(ran.try_iter().collect::<Vec<_>>(), clocks);
+}
+
+#[test]
+fn a_refused_measurement_leaves_the_file_of_an_earlier_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("samples.csv");
+    std::fs::write(&file, "of an earlier measurement").unwrap();
+    let pfod = FakeDaemon::answering(|request| panic!("asked pfod for {request:?}"));
+    let daemon = pfod.with_agent(|request| match request {
+        AgentRequest::Record { .. } => {
+            let refusal = Refusal::new(RefusalCode::UnknownJob, "there is no job nojob", "look");
+            AgentResponse::Refused(refusal)
+        }
+        other => panic!("asked for {other:?}"),
+    });
+    let ran = daemon.run(&["profile", "samples", "nojob", "-o", file.to_str().unwrap()]);
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "of an earlier measurement");
 }

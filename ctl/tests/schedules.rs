@@ -82,6 +82,44 @@ fn the_order_of_a_schedule_is_planned_alike_from_its_file() {
     }
 }
 
+#[test]
+fn an_order_file_holds_the_time_of_transfers_and_any_other_given_one_counts() {
+    let bench = Bench::new();
+    let (four, late) = (["--microbatches", "4"], ["--transfer-ms", "20"]);
+    let order = ["plan", "order", "profile.csv", "-o", "order.json"];
+    bench.done(&[&order[..], &four, &late].concat());
+    assert!(bench.text("order.json").contains("\"transfer_time_s\": 0.02,"));
+    let predicted = |arguments: &[&str]| plan(&bench, arguments)["predicted"].clone();
+    let by_name = |ms: &str| predicted(&[&four[..], &["--transfer-ms", ms]].concat());
+    let by_file = |ms: &str| predicted(&["--order", "order.json", "--transfer-ms", ms]);
+    assert_eq!(predicted(&["--order", "order.json"]), by_name("20"));
+    for ms in ["0", "7"] {
+        assert_eq!(by_file(ms), by_name(ms), "{ms} ms");
+    }
+}
+
+#[test]
+fn an_option_that_changes_nothing_is_refused_with_what_it_is_for() {
+    let bench = Bench::new();
+    let four = ["plan", "order", "profile.csv", "--microbatches", "4"];
+    let refused = |more: &[&str]| {
+        let ran = bench.run(&[&four[..], more].concat());
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        ran.stderr
+    };
+    insta::assert_snapshot!(
+        [
+            refused(&["--chunks", "4"]),
+            refused(&["--schedule", "zb-v", "--microbatch-group", "5"]),
+            refused(&["--schedule", "gpipe", "--extra-warm-up"]),
+            refused(&["--memory-limit", "1"]),
+            refused(&["--switch-latency-ms", "3"]),
+            refused(&["--held-up-ms", "0"]),
+        ]
+        .join("")
+    );
+}
+
 /// Writes the order of `dualpipe-v` with instructions of two, and takes their rows from the profile. Returns
 /// the order.
 fn pairs_without_rows(bench: &Bench) -> Value {

@@ -50,7 +50,12 @@ impl Output {
 
     /// Writes text that ends in a newline.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), Error> {
-        self.stdout.write_all(text.as_bytes())?;
+        self.bytes(text.as_bytes())
+    }
+
+    /// Prints a file that is no text.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.stdout.write_all(bytes)?;
         Ok(self.stdout.flush()?)
     }
 

@@ -100,22 +100,20 @@ impl FromStr for Seconds {
 fn polished(frontier: &Frontier, due: Due, patience: Duration) -> Result<Plan, Failure> {
     let progress = Progress::new("polishing");
     let began = Instant::now();
-    let mut seen_j = None;
-    let goes_on = |energy_j: f64| {
-        let (first_j, _) = seen_j.unwrap_or((energy_j, energy_j));
-        seen_j = Some((first_j, energy_j));
+    let goes_on = |_: f64| {
         progress.show(began.elapsed().as_secs_f64() / patience.as_secs_f64());
         began.elapsed() < patience
     };
-    let plan = frontier.polished(frontier.plan_for(due)?, due, goes_on)?;
-    if let Some((first_j, energy_j)) = seen_j {
-        let least_j = frontier.bound().energy_j(due.seconds());
-        progress.tell(&format!(
-            "polished from {} to {}, {} above the lower bound",
-            joules(first_j),
-            joules(energy_j),
-            percent_finely(frontier.energy_until_j(&plan, due.seconds()) / least_j - 1.0),
-        ));
-    }
+    let first = frontier.plan_for(due)?;
+    let energy_j = |plan: &Plan| frontier.energy_until_j(plan, due.seconds());
+    let first_j = energy_j(&first);
+    let plan = frontier.polished(first, due, goes_on)?;
+    let (polished_j, least_j) = (energy_j(&plan), frontier.bound().energy_j(due.seconds()));
+    progress.tell(&format!(
+        "polished from {} to {}, {} above the lower bound",
+        joules(first_j),
+        joules(polished_j),
+        percent_finely(polished_j / least_j - 1.0),
+    ));
     Ok(plan)
 }

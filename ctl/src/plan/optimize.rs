@@ -100,7 +100,8 @@ pub(crate) struct Optimize {
     #[arg(long, value_name = "D", conflicts_with = "plans")]
     deadline: Option<WrittenDeadline>,
 
-    /// The frontier to write, for `plan show`, `plan export` and the like; with --deadline the plan
+    /// The frontier to write, for `plan show`, `plan export` and the like; with --deadline the plan; - is
+    /// standard output
     #[arg(short, long, value_name = "FRONTIER")]
     output: String,
 }
@@ -132,8 +133,11 @@ impl Optimize {
         if let Some(power) = self.site_power {
             frontier = frontier.with_site_power(power)?;
         }
-        file::write(&self.output, &frontier.to_bytes()?)?;
         drop(progress);
+        if self.output == "-" {
+            return output.bytes(&frontier.to_bytes()?);
+        }
+        file::write(&self.output, &frontier.to_bytes()?)?;
         if let Some(origin) = origin {
             output.text(&format!("P2P-blocking power: {}\n", harmless(&origin)))?;
         }

@@ -30,7 +30,7 @@ pub(crate) struct Order {
 impl Order {
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let measured = self.treatment.read(&self.profile)?;
-        let json = self.pipeline.of(&measured.profile)?.order().to_json();
+        let json = self.pipeline.order_of(&measured.profile)?.to_json();
         if self.output == "-" {
             return output.text(&json);
         }

@@ -9,6 +9,7 @@ use crate::output::Output;
 use crate::planning::directory;
 use crate::planning::format::Format;
 use crate::planning::frontier_file::{load, slowest_first};
+use crate::planning::written::without_waits;
 use crate::progress::Progress;
 use crate::text::harmless;
 
@@ -44,6 +45,7 @@ impl Sample {
         let files = chosen.iter().enumerate().map(|(done, &number)| {
             progress.show(done as f64 / chosen.len() as f64);
             let plan = frontier.plan(places[number])?;
+            let plan = without_waits(&plan, &frontier, self.format)?.unwrap_or(plan);
             let text = self.format.write(&plan)?;
             Ok((self.format.file_name(number), text))
         });

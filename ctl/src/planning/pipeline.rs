@@ -46,8 +46,9 @@ pub(crate) struct ScheduleArguments {
     order: Option<String>,
 
     /// Model chunks of each stage, for interleaved-1f1b, interleaved-zero-bubble and looped-bfs
-    #[arg(long, value_name = "V", default_value_t = Settings::default().chunks)]
-    chunks: u16,
+    /// [default: 2]
+    #[arg(long, value_name = "V")]
+    chunks: Option<u16>,
 
     /// Microbatches that go through a chunk before the next one begins, for interleaved-1f1b:
     /// Megatron's `microbatch_group_size_per_vp_stage` [default: the number of stages; where the
@@ -109,6 +110,15 @@ impl PipelineArguments {
     pub(crate) fn delays(&self) -> Delays {
         self.schedule.delays(Delays::default())
     }
+
+    /// The order as a file holds it.
+    pub(crate) fn order_of(&self, profile: &Profile) -> Result<Order, Failure> {
+        self.schedule.check_no_delay_of_clocks()?;
+        let pipeline = self.of(profile)?;
+        let transfer_s = pipeline.delays().transfer_time_s;
+        let order = pipeline.order().clone();
+        Ok(if transfer_s > 0.0 { order.with_transfer_time(transfer_s) } else { order })
+    }
 }
 
 impl ScheduleArguments {
@@ -121,7 +131,7 @@ impl ScheduleArguments {
     pub(crate) fn fill(&self, terms: &mut Terms) -> Result<Option<Vec<u8>>, Failure> {
         let seconds = |given: Option<f64>| given.map(|ms| ms / 1e3);
         terms.schedule = self.schedule;
-        terms.chunks = self.chunks;
+        terms.chunks = self.chunks.unwrap_or(Settings::default().chunks);
         terms.microbatch_group = self.microbatch_group;
         terms.extra_warm_up = self.extra_warm_up;
         terms.memory_limits.clone_from(&self.memory_limit);
@@ -148,6 +158,41 @@ impl ScheduleArguments {
         }
     }
 
+    /// What an order file cannot hold.
+    ///
+    /// # Errors
+    /// If one of these delays is given.
+    pub(crate) fn check_no_delay_of_clocks(&self) -> Result<(), Failure> {
+        let given = [
+            ("--switch-latency-ms", self.switch_latency_ms),
+            ("--set-call-ms", self.set_call_ms),
+            ("--held-up-ms", self.held_up_ms),
+        ];
+        match given.into_iter().find(|(_, ms)| ms.is_some()) {
+            Some((option, _)) => Err(Failure::NotInAnOrder { option }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses an option that the schedule does not depend on.
+    fn check_used(&self) -> Result<(), Failure> {
+        use Schedule::{Custom, EnvPipe, Interleaved, InterleavedZeroBubble, LoopedBfs};
+        let default = self.schedule.unwrap_or(Schedule::OneForwardOneBackward);
+        let schedule = if self.has_order() { Custom } else { default };
+        let of_chunks: &[Schedule] = &[Interleaved, InterleavedZeroBubble, LoopedBfs];
+        let options = [
+            ("--chunks", self.chunks.is_some(), of_chunks),
+            ("--microbatch-group", self.microbatch_group.is_some(), &[Interleaved]),
+            ("--extra-warm-up", self.extra_warm_up, &[Interleaved]),
+            ("--memory-limit", !self.memory_limit.is_empty(), &[EnvPipe]),
+        ];
+        let unused = options.into_iter().find(|(_, given, of)| *given && !of.contains(&schedule));
+        match unused {
+            Some((option, _, of)) => Err(Failure::UnusedOption { option, schedule, of }),
+            None => Ok(()),
+        }
+    }
+
     /// The pipeline of a profile, for this many microbatches or as many as the order has.
     pub(crate) fn of(
         &self,
@@ -155,9 +200,13 @@ impl ScheduleArguments {
         microbatches: Option<u32>,
         delays: Delays,
     ) -> Result<Pipeline, Failure> {
+        self.check_used()?;
         if let Some(name) = &self.order {
             let bad = Failure::bad_file(name);
-            let order = Order::from_file(&file::read(name)?).map_err(&bad)?;
+            let mut order = Order::from_file(&file::read(name)?).map_err(&bad)?;
+            if self.transfer_ms.is_some() {
+                order = order.with_transfer_time(delays.transfer_time_s);
+            }
             let has = order.num_microbatches();
             if let Some(given) = microbatches.filter(|&given| given != has) {
                 return Err(Failure::OtherMicrobatches {
@@ -174,7 +223,7 @@ impl ScheduleArguments {
         }
         let settings = Settings {
             memory_limits: self.memory_limit.clone(),
-            chunks: self.chunks,
+            chunks: self.chunks.unwrap_or(Settings::default().chunks),
             microbatch_group: self.microbatch_group,
             extra_warm_up: self.extra_warm_up,
             delays,

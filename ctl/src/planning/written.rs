@@ -1,6 +1,6 @@
 //! One plan of a frontier, written to the requested place, and its prediction.
 
-use pfo_planner::{Deadline, Frontier, Plan, Prediction};
+use pfo_planner::{Deadline, Frontier, Plan, PlanError, Prediction, replay};
 
 use super::file;
 use super::format::Format;
@@ -18,6 +18,8 @@ pub(crate) fn write(
     (format, rest): (Format, &RestArguments),
     output: &mut Output,
 ) -> Result<(), Error> {
+    let bare = without_waits(plan, frontier, format)?;
+    let plan = bare.as_ref().unwrap_or(plan);
     let text = format.write(plan)?;
     if name == "-" {
         return output.text(&text);
@@ -34,7 +36,23 @@ pub(crate) fn write(
         }
         None => "no prediction".to_owned(),
     };
-    output.text(&format!("{}\n", harmless(&format!("{name}: {summary}"))))
+    let left_out = if bare.is_some() { "; this format has no clocks for waits" } else { "" };
+    output.text(&format!("{}\n", harmless(&format!("{name}: {summary}{left_out}"))))
+}
+
+/// The plan as others read it: their formats have no clocks for waits, and it costs more without them.
+pub(crate) fn without_waits(
+    plan: &Plan,
+    frontier: &Frontier,
+    format: Format,
+) -> Result<Option<Plan>, PlanError> {
+    if format == Format::Pfo || plan.waits.is_empty() {
+        return Ok(None);
+    }
+    let mut bare = Plan { waits: Vec::new(), ..plan.clone() };
+    let power = frontier.waiting_power(plan);
+    bare.predicted = Some(replay(frontier.pipeline().profile(), &bare, &power)?.into());
+    Ok(Some(bare))
 }
 
 fn summary(plan: Prediction, fastest: Prediction, cheapest_s: f64) -> String {

@@ -61,6 +61,10 @@ impl Samples {
         let mut measured = Vec::new();
         let ended = self.measure(&mut held, &runs, &mut measured);
         let ended = ended.and_then(|()| held.let_go());
+        // A file of an earlier measurement is worth more than one of none.
+        if measured.is_empty() && ended.is_err() {
+            return ended;
+        }
         let job = self.job.name();
         let rows: Vec<SampleRow> =
             measured.iter().flat_map(|(trial, pages)| rows(job, trial, pages)).collect();

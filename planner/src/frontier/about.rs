@@ -35,8 +35,9 @@ impl Frontier {
             let made = Self::for_waiting(per, pipeline, power, Options::default(), progress)?;
             return made.with_site_power(site_power);
         };
-        // The share of the work before the plan for the deadline.
-        const ENDS: f64 = 0.5;
+        // The shares of the work before the plan of least energy, and before that for the deadline.
+        const FASTEST: f64 = 0.3;
+        const ENDS: f64 = 0.6;
         let pipeline = &*pipeline.thinned();
         check(pipeline, p2p_power, Options::default())?;
         let progress = Progress::new(progress);
@@ -48,7 +49,8 @@ impl Frontier {
         let cheapest_s = LowerBound::cheapest_at_s(pipeline, &tradeoffs, second_w);
 
         let mut plans = vec![making.fastest()];
-        plans.extend(making.at(cheapest_s, &progress.part(0.0, ENDS)));
+        plans.extend(making.at(plans[0].time_s, &progress.part(0.0, FASTEST)));
+        plans.extend(making.at(cheapest_s, &progress.part(FASTEST, ENDS)));
         let ends = making.frontier(&plans)?.with_site_power(site_power)?;
         let deadline_s = ends.seconds(ends.deadline(deadline)?);
         if deadline_s != cheapest_s && deadline_s > plans[0].time_s {

@@ -9,6 +9,7 @@ use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Assignment, Choices, Realised};
 use crate::error::PlanError;
 use crate::frontier::Frontier;
+use crate::frontier::clock_per::ClockPer;
 use crate::frontier::due::Due;
 use crate::late::clocks::LateClocks;
 use crate::late::search::Search;
@@ -33,13 +34,21 @@ impl Frontier {
     /// joules so far, returns false.
     ///
     /// # Errors
-    /// If the plan is for another pipeline, or is not in time.
+    /// If the frontier was made for clocks that instructions share, which this would divide, if the plan
+    /// is for another pipeline, or is not in time.
     pub fn polished(
         &self,
         plan: Plan,
         due: Due,
         mut goes_on: impl FnMut(f64) -> bool,
     ) -> Result<Plan, PlanError> {
+        if let Some(per) = self.clock_per.filter(|per| *per != ClockPer::Instruction) {
+            return Err(PlanError::BadArgument {
+                name: "the frontier to polish a plan of",
+                value: format!("one of a clock per {}", per.name()),
+                expected: "one of a clock per instruction",
+            });
+        }
         let tradeoffs = Tradeoffs::new(self.pipeline(), self.p2p_power());
         let choices = Choices::new(&tradeoffs);
         let polisher = Polisher::new(self, &tradeoffs, &choices);

@@ -16,6 +16,7 @@ use crate::error::PlanError;
 use crate::excerpt::excerpt;
 use crate::profile::error::ProfileError;
 use crate::profile::measurement::Measurement;
+use crate::profile::missing::{self, Scale};
 use crate::profile::parts::Part;
 use crate::profile::repeats::{Line, Repeated, Repeats};
 
@@ -77,15 +78,16 @@ pub(crate) fn combined(
     let mut most: BTreeMap<Stage, usize> = BTreeMap::new();
     let mut rows = Vec::new();
     for (&(stage, instruction), table) in tables {
+        let scales = missing::scales(table);
         for (&frequency, measurers) in table {
             let ranks = ranks(measurers);
             let most = most.entry(stage).or_default();
             *most = ranks.len().max(*most);
-            rows.push((stage, instruction, frequency, ranks));
+            rows.push((stage, instruction, frequency, (ranks, scales.get(&frequency).copied())));
         }
     }
     let mut combined = Vec::with_capacity(rows.len());
-    for (stage, instruction, frequency, ranks) in rows {
+    for (stage, instruction, frequency, (ranks, scale)) in rows {
         let (found, expected) = (ranks.len(), most[&stage]);
         if found != expected {
             return Err(ProfileError::RankMissing {
@@ -96,7 +98,13 @@ pub(crate) fn combined(
                 expected,
             });
         }
-        let (measured, repeats) = slowest(frequency, &ranks);
+        let (mut measured, mut repeats) = slowest(frequency, &ranks);
+        if let Some(Scale { time, energy }) = scale {
+            (measured.time_s, measured.energy_j) =
+                (measured.time_s * time, measured.energy_j * energy);
+            repeats.time_sd_s = repeats.time_sd_s.map(|sd| sd * time);
+            repeats.energy_sd_j = repeats.energy_sd_j.map(|sd| sd * energy);
+        }
         combined.push((stage, instruction, measured, repeats));
     }
     Ok(combined)

@@ -13,6 +13,7 @@ mod line_feeds;
 pub(crate) mod measurement;
 pub(crate) mod median;
 mod microbatches;
+mod missing;
 pub(crate) mod parts;
 pub(crate) mod quantity;
 pub(crate) mod repeats;

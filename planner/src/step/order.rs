@@ -53,6 +53,13 @@ impl Order {
         self.overlaps.get(&StageUnit::new(stage, unit)).copied()
     }
 
+    /// The order with this time of a transfer between two stages, in seconds, in place of that of its
+    /// file.
+    #[must_use]
+    pub fn with_transfer_time(self, transfer_time_s: f64) -> Self {
+        Self { transfer_time_s: Some(transfer_time_s), ..self }
+    }
+
     /// The number of microbatches of a step.
     pub fn num_microbatches(&self) -> u32 {
         self.num_microbatches

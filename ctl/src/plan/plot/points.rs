@@ -8,6 +8,9 @@ use pfo_planner::Frontier;
 use crate::failure::Failure;
 use crate::planning::file;
 
+/// No step takes so many seconds or joules.
+const MOST: f64 = 1e12;
+
 /// Points with what to call them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Points {
@@ -50,24 +53,27 @@ pub(super) fn read(name: &str) -> Result<Points, Failure> {
 }
 
 fn parse(text: &str) -> Result<Vec<(f64, f64)>, String> {
-    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-    let header = lines.next().map_or("", |(_, line)| line);
+    let mut reader = csv::ReaderBuilder::new();
+    let mut reader = reader.trim(csv::Trim::All).flexible(true).from_reader(text.as_bytes());
+    let bad = |error: csv::Error| error.to_string();
+    let header = reader.headers().map_err(bad)?.clone();
     let column = |wanted: &str| {
-        header
-            .split(',')
-            .position(|name| name.trim().trim_matches('"') == wanted)
-            .ok_or_else(|| format!("no column \"{wanted}\" in the header \"{header:.60}\""))
+        header.iter().position(|name| name == wanted).ok_or_else(|| {
+            let header = header.iter().collect::<Vec<_>>().join(",");
+            format!("no column \"{wanted}\" in the header \"{header:.60}\"")
+        })
     };
     let (time, energy) = (column("time")?, column("energy")?);
     let mut points = Vec::new();
-    for (number, line) in lines {
-        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    for record in reader.records() {
+        let record = record.map_err(bad)?;
+        let number = record.position().map_or(0, csv::Position::line);
         let field = |column: usize, name: &str| {
-            let text = fields.get(column).copied().unwrap_or("");
-            text.parse()
-                .ok()
-                .filter(|value: &f64| value.is_finite())
-                .ok_or_else(|| format!("line {number}: {name} is \"{text:.40}\", not a number"))
+            let text = record.get(column).unwrap_or("");
+            let value = text.parse().ok().filter(|value: &f64| *value > 0.0 && *value < MOST);
+            value.ok_or_else(|| {
+                format!("line {number}: {name} is \"{text:.40}\", not a number above 0 and below {MOST:e}")
+            })
         };
         points.push((field(time, "time")?, field(energy, "energy")?));
     }
@@ -88,11 +94,19 @@ mod tests {
     }
 
     #[test]
+    fn a_comma_in_a_quoted_name_ends_no_field() {
+        let parsed = parse("plan,time,energy\n\"zeus-global, up to +0 %\",3.5,5000\n").unwrap();
+        assert_eq!(parsed, [(3.5, 5000.0)]);
+    }
+
+    #[test]
     fn a_missing_column_a_bad_number_and_an_empty_file_are_reported() {
         let wrong = [
             "time,power\n1,2\n",
             "time,energy\n1,2\n1,x\n",
             "time,energy\n1\n",
+            "time,energy\n-1,2\n",
+            "time,energy\n1,1e300\n",
             "time,energy\n",
             "",
         ];

@@ -41,8 +41,9 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     let (what, remedy) = match pid {
         Some(pid) => (format!("user {uid} (process {pid})"), "try again when that is over"),
         None => (
-            format!("a sweep or tune that user {uid} began"),
-            "`pfoctl profile pause` or `pfoctl tune JOB --stop` ends that",
+            format!("a sweep, tune or guard of user {uid}"),
+            "try again: a guard compares for some steps; `pfoctl profile pause` ends a sweep, \
+             `pfoctl tune JOB --stop` a tune",
         ),
     };
     let message = format!("{what} holds job {} for measuring", job.job);

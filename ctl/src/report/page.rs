@@ -14,7 +14,7 @@ use crate::status::job_table::state;
 use crate::status::measured::Measured;
 use crate::status::measured_table;
 use crate::status::plan_text::described;
-use crate::status::quantity::{joules, percent, seconds, span, watts};
+use crate::status::quantity::{change, joules, percent, seconds, span, watts};
 use crate::status::rank_table;
 use crate::status::{Both, attention};
 
@@ -114,8 +114,6 @@ fn summary(known: &Known<'_>) -> String {
 fn savings(known: &Known<'_>) -> String {
     let mut text = element("h2", "Savings, measured");
     let rows = Measured::all(known.job);
-    let has_interval =
-        rows.iter().any(|row| row.saving.or(row.slowdown).is_some_and(|of| of.interval.is_some()));
     if rows.is_empty() {
         text += &element("p", "Nothing was measured yet: no step is over.");
     } else {
@@ -126,16 +124,16 @@ fn savings(known: &Known<'_>) -> String {
                     Some(measured_table::name(row.plan)),
                     Some(row.steps.to_string()),
                     Some(seconds(row.time_s)),
-                    row.slowdown.map(measured_table::slowdown),
+                    row.slowdown.map(change),
                     row.energy_j.map(joules),
-                    row.saving.map(measured_table::saving),
+                    row.saving.map(percent),
                 ]
             }),
         );
         text += &element(
             "p",
             "Means from the energy counters of the GPUs, compared with the default clocks that were \
-             measured next to each plan. ± is the 95 % interval.",
+             measured next to each plan.",
         );
     }
     match known.tuned {
@@ -146,14 +144,13 @@ fn savings(known: &Known<'_>) -> String {
             );
             text += &element("pre", tuned);
         }
-        None if !has_interval => {
+        None => {
             text += &element(
                 "p",
-                "These have no interval. pfoctl tune measures savings with one; its --report writes \
-                 them into this page.",
+                "These have no interval. pfoctl tune and pfoctl savings have one; the --report of tune \
+                 writes it into this page.",
             );
         }
-        None => {}
     }
     text
 }

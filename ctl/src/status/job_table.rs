@@ -46,7 +46,7 @@ pub(crate) fn render(
             let (owner, by) = (user(job.uid), user(uid));
             let what = match pid {
                 Some(pid) => format!("Process {pid} of {by} measures"),
-                None => format!("A sweep of {by} measures"),
+                None => format!("A sweep, tune or guard of {by} measures"),
             };
             let line = format!("{what} job {} of {owner}", job.job);
             text += &format!("{}\n", harmless(&line));

@@ -2,12 +2,11 @@
 
 use pfo_protocol::{JobStatus, PlanStatus, Uid};
 
-use super::measured::{Change, Measured};
+use super::measured::Measured;
 use super::plan_text;
 use super::quantity::{change, joules, percent, seconds, span};
 use super::table::{Cell, Table, Tone, heading};
 use crate::output::Look;
-use crate::trial::Interval;
 
 /// One row for each plan; none if nothing was measured.
 pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) -> Option<String> {
@@ -31,7 +30,7 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) 
             Cell::number(measured.steps),
             Cell::text(seconds(measured.time_s)),
             Cell::option(plan.and_then(|plan| plan.predicted_time_s).map(seconds)),
-            Cell::option(measured.slowdown.map(slowdown)),
+            Cell::option(measured.slowdown.map(change)),
             Cell::option(measured.energy_j.map(joules)),
             Cell::option(plan.and_then(|plan| plan.predicted_energy_j).map(joules)),
             measured.saving.map_or_else(Cell::empty, saving_cell),
@@ -49,24 +48,6 @@ pub(crate) fn name(plan: Option<&PlanStatus>) -> String {
     plan.map_or_else(|| "default clocks".to_owned(), plan_text::name)
 }
 
-/// By how much a step is slower, with the interval.
-pub(crate) fn slowdown(slower: Change) -> String {
-    with_interval(slower, change)
-}
-
-/// What is saved, with the interval.
-pub(crate) fn saving(saved: Change) -> String {
-    with_interval(saved, percent)
-}
-
-/// Such as `+1.0 ±0.2 %`.
-fn with_interval(share: Change, written: fn(f64) -> String) -> String {
-    let estimate = written(share.estimate);
-    let Some(Interval { low, high, .. }) = share.interval else { return estimate };
-    let reach = (high - share.estimate).max(share.estimate - low);
-    format!("{} ±{}", estimate.trim_end_matches(" %"), percent(reach))
-}
-
 /// How a saving is meant, which is printed with one decimal.
 pub(crate) fn tone_of_saving(saved: f64) -> Tone {
     match saved {
@@ -77,8 +58,8 @@ pub(crate) fn tone_of_saving(saved: f64) -> Tone {
 }
 
 /// What is saved, as it is meant.
-pub(crate) fn saving_cell(saved: Change) -> Cell {
-    Cell::text(saving(saved)).tone(tone_of_saving(saved.estimate))
+pub(crate) fn saving_cell(saved: f64) -> Cell {
+    Cell::text(percent(saved)).tone(tone_of_saving(saved))
 }
 
 /// A plan predicts the energy of one rank of each stage. If this node measured fewer or more ranks,

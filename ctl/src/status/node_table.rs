@@ -4,7 +4,6 @@ use pfo_protocol::{
     FleetJob, FleetMember, FleetOutcome, FleetStep, FleetSwap, FleetWindow, JobStatus, Rank, Uid,
 };
 
-use super::measured::Change;
 use super::measured_table::saving_cell;
 use super::quantity::{change, joules, seconds};
 use super::table::{Cell, Table, Tone, heading};
@@ -81,9 +80,7 @@ fn windows(windows: &[FleetWindow], look: Look) -> Option<String> {
             Cell::text(seconds(window.step.time_s)),
             Cell::option(slowdown.map(change)),
             Cell::option(energy.map(joules)),
-            saving.map_or_else(Cell::empty, |estimate| {
-                saving_cell(Change { estimate, interval: None })
-            }),
+            saving.map_or_else(Cell::empty, saving_cell),
         ]);
     }
     Some(format!("\nMeasured on all nodes together:\n{}", table.render()))

@@ -3,7 +3,6 @@
 
 use pfo_protocol::{JobStatus, SavedEnergy, Savings, SavingsRow};
 
-use super::measured::Measured;
 use super::quantity::percent;
 use crate::savings::share;
 use crate::text::harmless;
@@ -17,22 +16,12 @@ pub(crate) fn render(job: &JobStatus, ledger: &[SavingsRow]) -> Option<String> {
     };
     let savings = ledger.iter().find(is_it)?.savings;
     let saved = savings.saved?;
-    // The table above has a verdict already, and one that is certain.
-    if !saved.shown && is_proven_in(job) {
-        return None;
-    }
     let said = if saved.shown { saving(&savings, &saved) } else { "no saving is proven".into() };
     let line = format!(
         "Since plan {label} first ran: {said}, in {} steps (pfoctl savings --by plan)",
         savings.steps
     );
     Some(format!("{}\n", harmless(&line)))
-}
-
-/// Whether the windows that are shown with the job prove a saving of its plan.
-fn is_proven_in(job: &JobStatus) -> bool {
-    let saving = Measured::in_force(job).and_then(|measured| measured.saving?.interval);
-    saving.is_some_and(|interval| interval.low > 0.0)
 }
 
 fn saving(savings: &Savings, saved: &SavedEnergy) -> String {

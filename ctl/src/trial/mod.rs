@@ -18,4 +18,4 @@ pub(crate) use self::interrupt::Interrupt;
 pub(crate) use self::measuring::Measuring;
 pub(crate) use self::stages_here::require_every_stage;
 pub(crate) use self::trouble::{RESTART, Trouble};
-pub(crate) use pfo_experiment::{Interval, NoEnergy, Pair, Window};
+pub(crate) use pfo_experiment::{NoEnergy, Window};

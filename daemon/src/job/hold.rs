@@ -254,10 +254,7 @@ mod tests {
             until_free(&job).await;
             assert!(others.take(&jobs, Arc::clone(&job), &permit(0, false)).is_ok());
             let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
-            assert!(
-                refusal.message.starts_with("a sweep or tune that user 0 started"),
-                "{refusal}"
-            );
+            assert!(refusal.message.starts_with("user 0 (pfo-agent) holds"), "{refusal}");
         });
     }
 

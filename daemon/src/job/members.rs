@@ -119,14 +119,10 @@ impl Members {
     /// Checks that the job is not held for measuring.
     pub(crate) fn check_free(&self, job: &JobName) -> Result<(), Refusal> {
         let Some(Measurer { uid, pid, .. }) = self.held else { return Ok(()) };
-        let (holder, remedy) = match pid {
-            Some(pid) => (format!("user {uid} (process {pid})"), "try again when that has ended"),
-            None => (
-                format!("a sweep or tune that user {uid} started"),
-                "`pfoctl profile pause` or `pfoctl tune JOB --stop` ends that",
-            ),
-        };
-        let message = format!("{holder} holds job {job} for measuring");
+        let by = pid.map_or("pfo-agent".to_owned(), |pid| format!("process {pid}"));
+        let remedy = "try again: a guard compares for some steps; `pfoctl profile pause` ends a \
+                      sweep, `pfoctl tune JOB --stop` a tune";
+        let message = format!("user {uid} ({by}) holds job {job} for measuring");
         Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 }

@@ -8,8 +8,8 @@ use pfo_protocol::{PlanStatus, Refusal, RefusalCode};
 use super::job_plan::JobPlan;
 use super::swap::Swap;
 
-/// The last swap and, for a rollback, the one before it.
-const KEPT_SWAPS: usize = 2;
+/// The last swap, for a rollback the one before it, and a trial.
+const KEPT_SWAPS: usize = 3;
 
 /// Labels of the plans of older swaps, for their measured windows.
 const KEPT_NAMES: usize = 32;
@@ -52,8 +52,7 @@ impl Plans {
 
     /// Marks that plan as in use. Another one that was loaded since stays.
     pub(crate) fn unload(&mut self, plan: &JobPlan) {
-        self.loaded
-            .take_if(|loaded| (&loaded.label, loaded.stages()) == (&plan.label, plan.stages()));
+        self.loaded.take_if(|loaded| **loaded == *plan);
     }
 
     /// The plan of the newest swap; `None` is default clocks.
@@ -94,7 +93,10 @@ impl Plans {
         if replaces_newest {
             self.swaps.pop_back();
         }
-        self.forget_trial();
+        // A rollback leads to what ran before the trials, and to another plan.
+        let trial = self.trial.take();
+        self.forget_newest_if(|newest| Some(newest.number) == trial);
+        self.forget_newest_if(|newest| newest.plan == swap.plan);
         self.swaps.push_back(swap);
         if self.swaps.len() > KEPT_SWAPS
             && let Some(former) = self.swaps.pop_front()
@@ -103,12 +105,8 @@ impl Plans {
         }
     }
 
-    /// A rollback leads to what ran before the trials.
-    fn forget_trial(&mut self) {
-        if let Some(trial) = self.trial.take()
-            && self.swaps.back().is_some_and(|swap| swap.number == trial)
-            && let Some(former) = self.swaps.pop_back()
-        {
+    fn forget_newest_if(&mut self, is_it: impl Fn(&Swap) -> bool) {
+        if let Some(former) = self.swaps.pop_back_if(|newest| is_it(newest)) {
             self.remember_name(&former);
         }
     }
@@ -247,6 +245,34 @@ mod tests {
         plans.keep_trial();
         plans.push(swap(3), false);
         assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(2));
+    }
+
+    /// A swap to the plan of another swap, as a guard goes back to it after a comparison.
+    fn again(number: u32, of: u32) -> Arc<Swap> {
+        let again = JobPlan::new(number, format!("p{of}"), table(&[[900, 900]]));
+        Arc::new(Swap::decided(number.into(), Some(Arc::new(again)), 0, Vec::new()))
+    }
+
+    #[test]
+    fn the_comparisons_of_a_guard_change_nothing_about_what_a_rollback_leads_to() {
+        let mut plans = after(1..=2);
+        for turn in 0..3 {
+            plans.push(Arc::new(Swap::decided(10 + 2 * turn, None, 0, Vec::new())), false);
+            plans.begin_trial();
+            plans.push(again(11 + 2 * turn as u32, 2), false);
+            assert_eq!(plans.current().map(|plan| plan.number), Some(11 + 2 * turn as u32));
+            assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(1), "{turn}");
+        }
+    }
+
+    #[test]
+    fn a_swap_that_waits_and_is_taken_back_is_no_plan_to_roll_back_to() {
+        let mut plans = after(1..=2);
+        let waiting = vec![Arc::new(Progress::default())];
+        plans.push(Arc::new(Swap::decided(3, Some(plan(3)), 100_000, waiting)), false);
+        plans.push(again(4, 2), true);
+        assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(1));
+        assert_eq!(plans.ran_after(2).flatten().map(|plan| plan.label), Some("p2".to_owned()));
     }
 
     #[test]

@@ -205,13 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_comes_back_with_its_plan_the_one_before_it_and_nothing_older() {
-        let job = job_after(&[(600, 0), (1200, 5), (1410, 9)]);
+    fn a_job_comes_back_with_its_plan_the_two_before_it_and_nothing_older() {
+        let job = job_after(&[(500, 0), (600, 1), (1200, 5), (1410, 9)]);
         let record = through_json(&JobRecord::of(&job, false).unwrap());
         let again = record.restore(&[]);
         let label = |swap: &Arc<Swap>| swap.plan.as_ref().unwrap().label.clone();
         let found: Vec<_> = swaps(&again).iter().map(|s| (s.number, s.step(), label(s))).collect();
-        assert_eq!(found, [(2, 5, "1200.json".into()), (3, 9, "1410.json".into())]);
+        let kept = [(2, 1, "600.json"), (3, 5, "1200.json"), (4, 9, "1410.json")];
+        assert_eq!(found, kept.map(|(number, step, label)| (number, step, label.to_owned())));
         let (old, new) = (current(&job), current(&again));
         assert_eq!((old.status(), old.stages()), (new.status(), new.stages()));
         assert!(again.members().empty_since().is_some());

@@ -5,10 +5,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
 use crate::status::job_table::{state, waiting_plan};
-use crate::status::measured::{Change, Measured};
+use crate::status::measured::Measured;
 use crate::status::measured_table;
 use crate::status::plan_text::{described, described_frontier};
-use crate::status::quantity::{joules, seconds};
+use crate::status::quantity::{change, joules, seconds};
 use crate::status::table::Cell;
 use crate::text::harmless;
 use crate::top::feed::Snapshot;
@@ -58,10 +58,7 @@ pub(super) fn measured(job: &JobStatus) -> Sheet {
             Entry::text(Some(measured_table::name(plan))),
             Entry::figure(Some(measured.steps as f64), |steps| steps.to_string()),
             Entry::figure(Some(measured.time_s), seconds),
-            Entry::new(
-                Cell::option(measured.slowdown.map(measured_table::slowdown)),
-                measured.slowdown.map(|slowdown| slowdown.estimate),
-            ),
+            Entry::figure(measured.slowdown, change),
             Entry::figure(plan.and_then(|plan| plan.predicted_time_s), seconds),
             Entry::figure(measured.energy_j, joules),
             measured.saving.map_or_else(|| Entry::new(Cell::empty(), None), saving),
@@ -73,8 +70,8 @@ pub(super) fn measured(job: &JobStatus) -> Sheet {
     Sheet::new(MEASURED, rows, Sort::default(), "")
 }
 
-fn saving(saved: Change) -> Entry {
-    Entry::new(measured_table::saving_cell(saved), Some(saved.estimate))
+fn saving(saved: f64) -> Entry {
+    Entry::new(measured_table::saving_cell(saved), Some(saved))
 }
 
 /// The clocks of a plan: a row for each stage, a bar for each instruction in the order in which the

@@ -37,8 +37,8 @@ pub(super) fn sheet(snapshot: &Snapshot, sort: Sort, filter: &str) -> Sheet {
 fn row(job: &JobStatus, snapshot: &Snapshot) -> Row {
     let measured = Measured::in_force(job);
     let of = measured.as_ref();
-    let saved = of.and_then(|of| of.saving).map(|saving| saving.estimate);
-    let slower = of.and_then(|of| of.slowdown).map(|slowdown| slowdown.estimate);
+    let saved = of.and_then(|of| of.saving);
+    let slower = of.and_then(|of| of.slowdown);
     let plan = job.plan.as_ref().map_or("default clocks".into(), name);
     let last_step = job.ranks.iter().filter_map(|rank| rank.step).max();
     let entries = vec![

@@ -91,10 +91,11 @@ impl FromStr for Month {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let first = day(&format!("{text}-01"));
+        // Nothing is measured before the times that clocks count from.
+        let first = day(&format!("{text}-01")).filter(|first| first.year() >= 1970);
         first
             .and_then(Self::from_first)
-            .ok_or_else(|| format!("{text:?} is no month; give one such as 2026-11"))
+            .ok_or_else(|| format!("{text:?} is no month since 1970; give one such as 2026-11"))
     }
 }
 

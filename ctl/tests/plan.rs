@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::fake_daemon::FakeDaemon;
-use crate::ran::Ran;
+use crate::ran::{Ran, pfoctl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
@@ -196,4 +196,20 @@ fn ctrl_c_in_a_wait_says_that_the_swap_continues() {
     was_asked.recv_timeout(Duration::from_secs(5)).unwrap();
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_printed!(Ran::ended(&command, child));
+}
+
+#[test]
+fn numbers_that_mean_nothing_are_usage_errors_with_those_that_do() {
+    let refused = |arguments: &[&str]| {
+        let ran = Ran::of(&mut pfoctl(arguments));
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        ran
+    };
+    assert_printed!(
+        refused(&["budget", "set", "2kW", "--up", "0"]),
+        refused(&["budget", "set", "2kW", "--down", "0W"]),
+        refused(&["budget", "terms", "--for", "job:b", "--weight", "0"]),
+        refused(&["plan", "swap", "b", "--at-step", "18446744073709551615"]),
+        refused(&["savings", "--month", "1969-12"]),
+    );
 }

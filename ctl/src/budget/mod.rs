@@ -63,11 +63,11 @@ pub(crate) struct Set {
     scope: ScopeArguments,
 
     /// How fast power may rise, in watts a second
-    #[arg(long, value_name = "POWER", value_parser = pfo_budget::watts)]
+    #[arg(long, value_name = "POWER", value_parser = ramp)]
     up: Option<f64>,
 
     /// How fast power may fall, in watts a second. A drop that the file announces begins early enough
-    #[arg(long, value_name = "POWER", value_parser = pfo_budget::watts)]
+    #[arg(long, value_name = "POWER", value_parser = ramp)]
     down: Option<f64>,
 
     /// Set a budget, too, that is below what the GPUs draw idle
@@ -86,6 +86,21 @@ pub(crate) struct Set {
     json: bool,
 }
 
+/// A ramp in watts a second, along which power moves.
+fn ramp(text: &str) -> Result<f64, String> {
+    let watts = pfo_budget::watts(text).map_err(|error| error.to_string())?;
+    let none = "power would never change; give more than 0 W, such as 500W, or leave it out";
+    if watts > 0.0 { Ok(watts) } else { Err(none.to_owned()) }
+}
+
+fn weight(text: &str) -> Result<f64, String> {
+    let weight = text.parse().ok().filter(|weight| BudgetTerms::WEIGHTS.contains(weight));
+    weight.ok_or_else(|| {
+        let (least, most) = (BudgetTerms::WEIGHTS.start(), BudgetTerms::WEIGHTS.end());
+        format!("give a number from {least} to {most}, such as 8")
+    })
+}
+
 /// Set how much jobs count, and how slow they may become
 ///
 /// Each command sets both; what is left out is as if it had never been set. A job has the weight and the
@@ -97,7 +112,7 @@ pub(crate) struct Terms {
     scope: ScopeArguments,
 
     /// How much the progress of each job counts [default: the number of its GPUs]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = weight)]
     weight: Option<f64>,
 
     /// How much longer than by itself a step may take at most [default: as long as its slowest plan]

@@ -98,6 +98,7 @@ impl FromStr for Seconds {
 
 /// Improves a plan for this long, and reports the improvement.
 fn polished(frontier: &Frontier, due: Due, patience: Duration) -> Result<Plan, Failure> {
+    frontier.check_polishable()?;
     let progress = Progress::new("polishing");
     let began = Instant::now();
     let goes_on = |_: f64| {

@@ -21,6 +21,9 @@ use crate::waiting::Waiting;
 /// A step that is further ahead is remarked on.
 const FAR_STEPS: u64 = 10_000;
 
+/// `pfod` takes no later step for one: none takes less than a microsecond.
+const LAST_STEP: u64 = 1 << 50;
+
 /// Swap the plan of a running job, at the same step on all of its ranks
 ///
 /// A job that has ranks on several nodes of a fleet changes on all of them: their agents agree on a step,
@@ -43,7 +46,7 @@ pub(crate) struct Swap {
     default_clocks: bool,
 
     /// Step at which to swap, refused if a rank has begun it [default: the first that none has begun]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=LAST_STEP))]
     at_step: Option<u64>,
 
     /// How much longer a step may take than at default clocks: pfo-agent gives up a plan that makes

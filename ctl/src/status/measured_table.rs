@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_in_turns_is_one_row_with_intervals() {
+    fn what_was_measured_in_turns_is_one_row() {
         let turn = |plan, energy_j| {
             [window(None, 10, 1.0, 1000.0), window(Some(plan), 10, 1.01, energy_j)]
         };

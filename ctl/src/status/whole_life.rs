@@ -39,7 +39,7 @@ mod tests {
     use pfo_protocol::Uid;
 
     use super::*;
-    use crate::status::measured::tests::{job, plan, window};
+    use crate::status::measured::tests::{job, plan};
 
     fn row(plan: &str, shown: bool) -> SavingsRow {
         let saved = SavedEnergy { low_j: 50.0, estimate_j: 100.0, high_j: 150.0, shown };
@@ -64,22 +64,6 @@ mod tests {
         insta::assert_snapshot!(render(&running, &ledger).unwrap());
         assert_eq!(render(&running, &ledger[..1]), None);
         insta::assert_snapshot!(render(&running, &[row("p.json", false)]).unwrap());
-    }
-
-    #[test]
-    fn a_saving_that_the_table_proves_is_not_contradicted_below_it() {
-        let step = |plan: Option<u32>, energy_j| window(plan, 100, 1.0, energy_j);
-        let proves = |energies: [f64; 6]| {
-            let windows = energies
-                .iter()
-                .enumerate()
-                .map(|(at, energy_j)| step((at % 2 == 1).then_some(3), *energy_j));
-            JobStatus { plan: Some(plan(3)), ..job(windows.collect()) }
-        };
-        let ledger = [row("p.json", false)];
-        assert_eq!(render(&proves([100.0, 80.0, 100.2, 80.1, 99.9, 79.9]), &ledger), None);
-        let unclear = render(&proves([100.0, 80.0, 100.0, 130.0, 100.0, 95.0]), &ledger);
-        assert!(unclear.unwrap().contains("no saving is proven"));
     }
 
     #[test]

@@ -30,25 +30,32 @@ const DETOUR: f64 = 5e-5;
 const LONGEST_DETOUR: u32 = 60;
 
 impl Frontier {
+    /// Checks that plans may change each clock by itself, as [`Frontier::polished`] does.
+    ///
+    /// # Errors
+    /// If the frontier was made for clocks that the instructions of a stage or of a kind share.
+    pub fn check_polishable(&self) -> Result<(), PlanError> {
+        match self.clock_per.filter(|per| *per != ClockPer::Instruction) {
+            Some(per) => Err(PlanError::BadArgument {
+                name: "the frontier to polish a plan of",
+                value: format!("one of a clock per {}", per.name()),
+                expected: "one of a clock per instruction",
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// A plan that [`Frontier::plan_for`] made, improved until `goes_on`, called with the energy in
     /// joules so far, returns false.
     ///
     /// # Errors
-    /// If the frontier was made for clocks that instructions share, which this would divide, if the plan
-    /// is for another pipeline, or is not in time.
+    /// If the plan is for another pipeline, or is not in time.
     pub fn polished(
         &self,
         plan: Plan,
         due: Due,
         mut goes_on: impl FnMut(f64) -> bool,
     ) -> Result<Plan, PlanError> {
-        if let Some(per) = self.clock_per.filter(|per| *per != ClockPer::Instruction) {
-            return Err(PlanError::BadArgument {
-                name: "the frontier to polish a plan of",
-                value: format!("one of a clock per {}", per.name()),
-                expected: "one of a clock per instruction",
-            });
-        }
         let tradeoffs = Tradeoffs::new(self.pipeline(), self.p2p_power());
         let choices = Choices::new(&tradeoffs);
         let polisher = Polisher::new(self, &tradeoffs, &choices);

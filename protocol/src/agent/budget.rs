@@ -13,9 +13,6 @@ use crate::range::within;
 /// The power of a budget, in watts, and of its ramps, in watts a second.
 const POWERS_W: RangeInclusive<f64> = 0.0..=1e12;
 
-/// How much a job may count.
-const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
-
 /// How many times its shortest step a job may be slowed down to.
 const SLOWEST: RangeInclusive<f64> = 1.0..=1e6;
 
@@ -103,6 +100,11 @@ pub struct BudgetTerms {
     /// The slowest allowed, as a multiple of its shortest step; none if there is no limit.
     #[serde(deserialize_with = "slowest")]
     pub slowest: Option<f64>,
+}
+
+impl BudgetTerms {
+    /// How much a job may count.
+    pub const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
 }
 
 /// What a signature under [`FleetBudgets`] begins with, so that it is none under anything else.
@@ -346,7 +348,7 @@ fn ramp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Er
 }
 
 fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    checked(deserializer, "the weight", WEIGHTS)
+    checked(deserializer, "the weight", BudgetTerms::WEIGHTS)
 }
 
 fn slowest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {

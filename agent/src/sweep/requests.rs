@@ -8,7 +8,7 @@ use pfo_protocol::{
 };
 
 use crate::authority::Permit;
-use crate::job::{JobKey, check_free};
+use crate::job::{JobKey, check_free, no_job};
 use crate::steer::WholeJob;
 use crate::sweep::attended::Attended;
 use crate::sweep::ladder::ladder;
@@ -82,6 +82,9 @@ fn begin(
 ) -> Result<Ordered<Arc<Sweep>>, Refusal> {
     let SweepOrder { model, settings, reuse, .. } = order;
     check(settings)?;
+    if job.ranks.is_empty() {
+        return Err(no_job(&JobKey::of(job)));
+    }
     check_energy(job)?;
     let name = &job.job;
     let shape = JobShape::of(job, members).ok_or_else(|| {

@@ -94,7 +94,11 @@ fn meant(field: &str) -> Result<Option<Column>, ProfileError> {
     // Other columns may end in anything: only the units of the quantity count.
     let suffixed = field.rsplit_once(['_', ' ']).and_then(|(name, unit)| {
         let name = known(name)?;
-        let of_it = units(name).iter().find(|(known, _)| known.eq_ignore_ascii_case(unit));
+        // A header in capitals has its times in MS.
+        let is_it = |known: &str| {
+            is_unit(known, unit) || units(name) == SECONDS && known.eq_ignore_ascii_case(unit)
+        };
+        let of_it = units(name).iter().find(|(known, _)| is_it(known));
         of_it.map(|&(_, scale)| Column { name, scale: Some(scale) })
     });
     Ok(suffixed)
@@ -155,6 +159,13 @@ mod tests {
         let expected = ["stage", "instruction", "frequency", "time", "energy", "run"];
         assert_eq!(names, StringRecord::from(expected.to_vec()));
         assert_eq!(scales, [1.0, 1.0, 1e3, 1e-3, 1e-3, 1.0]);
+    }
+
+    #[test]
+    fn megajoules_are_no_millijoules() {
+        let Header { names, scales } = header(&["TIME_MS", "energy_MJ"]).unwrap();
+        assert_eq!((&names[0], &names[1]), ("time", "energy_MJ"));
+        assert_eq!(scales, [1e-3, 1.0]);
     }
 
     #[test]

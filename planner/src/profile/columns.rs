@@ -78,8 +78,9 @@ impl Columns {
             *found = place(named).ok_or_else(|| missing(name, header))?;
         }
         let repeats = REPEATS.map(place);
-        if repeats[0].is_none() && repeats != [None; 3] {
-            return Err(missing(REPEATS[0], header));
+        let scatter = REPEATS.into_iter().zip(repeats).find(|(_, place)| place.is_some());
+        if let (None, Some((name, _))) = (repeats[0], scatter) {
+            return Err(ProfileError::ScatterWithoutCount { name });
         }
         let left_out = place(LEFT_OUT);
         let is_other = |index: &usize| {
@@ -118,9 +119,13 @@ impl Columns {
         [stage, frequency, time, energy].into_iter().chain(others.flatten()).collect()
     }
 
-    /// Whether a line says why it is not part of the profile.
-    pub(crate) fn is_left_out(&self, record: &StringRecord) -> bool {
-        self.left_out.is_some_and(|place| !record[place].is_empty())
+    /// Why a line is not part of the profile, and its stage, if it says both.
+    pub(crate) fn left_out<'a>(
+        &self,
+        record: &'a StringRecord,
+    ) -> Option<(&'a str, Option<usize>)> {
+        let reason = self.left_out.map(|place| &record[place]).filter(|reason| !reason.is_empty());
+        Some((reason?, stage_of(&record[self.needed[0]]).map(Stage::index)))
     }
 
     /// The columns by which rows are combined.
@@ -151,9 +156,8 @@ impl Columns {
         let [stage, instruction, frequency, time, energy] = self.needed.map(|i| &record[i]);
         let [_, _, mhz_each, s_each, j_each] = self.needed.map(|i| self.scales[i]);
         let wrong = |column, value: &str, expected| bad_field(line, column, value, expected);
-        let stage = whole(stage, f64::from(limits::STAGES))
-            .map(|stage| Stage(stage as u16))
-            .ok_or_else(|| wrong("stage", stage, "a stage from 0 to 1023"))?;
+        let stage =
+            stage_of(stage).ok_or_else(|| wrong("stage", stage, "a stage from 0 to 1023"))?;
         let instruction =
             instruction_of(instruction).ok_or_else(|| wrong("instruction", instruction, NAMES))?;
         // Some writers print whole MHz as a float.
@@ -163,7 +167,9 @@ impl Columns {
             .map(|value: f64| in_mhz(value, mhz_each))
             .filter(|mhz: &f64| mhz.fract() == 0.0 && Mhz(*mhz as u32).is_plausible())
             .map(|mhz| Mhz(mhz as u32))
-            .ok_or_else(|| wrong("frequency", frequency, "whole MHz between 1 and 10000"))?;
+            .ok_or_else(|| {
+                wrong("frequency", frequency, if frequency.is_empty() { ASKED } else { MHZ })
+            })?;
         let positive = |value: &str, each: f64, most: f64| {
             let scaled = value.parse().ok().map(|value: f64| value * each);
             scaled.filter(|&number| number > 0.0 && number <= most)
@@ -285,6 +291,16 @@ impl Columns {
 const NAMES: &str = "forward, backward, forward_backward, recomputation, backward_input, \
                      backward_weight, load, p2p, collective, optimizer_step or other";
 
+const MHZ: &str = "whole MHz between 1 and 10000";
+
+/// The same for a line without a clock, as it is measured at default clocks.
+const ASKED: &str = "whole MHz between 1 and 10000; lines measured at default clocks have none: measure at \
+                     given clocks (pfoctl profile samples --mhz 1410,1200)";
+
+fn stage_of(value: &str) -> Option<Stage> {
+    whole(value, f64::from(limits::STAGES)).map(|stage| Stage(stage as u16))
+}
+
 /// An instruction by its name, in letters of any case.
 fn instruction_of(name: &str) -> Option<Instruction> {
     let lower = || name.to_lowercase().replace([' ', '-'], "_");
@@ -343,6 +359,12 @@ mod tests {
     }
 
     #[test]
+    fn a_frequency_that_is_missing_is_refused_with_the_option_that_asks_for_one() {
+        let message = refused(&GOOD_CSV.replace("1395", ""));
+        assert_says(&message, &["line 4", "frequency is \"\"", "default clocks", "--mhz"]);
+    }
+
+    #[test]
     fn a_bad_stage_and_an_unknown_instruction_are_refused_with_their_line() {
         assert_says(
             &refused(&GOOD_CSV.replace("\n1,forward", "\n-1,forward")),
@@ -389,6 +411,9 @@ mod tests {
         for sd in ["-0.1", "NaN", "inf", "little"] {
             assert_says(&refused(&csv("3", sd)), &["line 2", "time_sd", &format!("\"{sd}\"")]);
         }
-        assert_says(&refused(&csv("", "").replace("count", "counter")), &["\"count\""]);
+        assert_says(
+            &refused(&csv("", "").replace("count", "counter")),
+            &["column time_sd requires", "add count, or leave time_sd out"],
+        );
     }
 }

@@ -153,9 +153,49 @@ pub enum ProfileError {
         stages: usize,
     },
 
+    /// A header with standard deviations, but without the number of measurements that they are of.
+    #[error(
+        "profile: the column {name} requires a column count: how many measurements each line is the \
+         mean of; add count, or leave {name} out"
+    )]
+    ScatterWithoutCount {
+        /// The column of the standard deviations.
+        name: &'static str,
+    },
+
     /// A profile without rows.
     #[error("profile: no rows below the header")]
     EmptyProfile,
+
+    /// A profile that leaves out all of its rows.
+    #[error(
+        "profile: all {rows} rows have a value in the column left_out (line {line}: \"{reason}\"); \
+         measure the job again"
+    )]
+    AllLeftOut {
+        /// The number of rows.
+        rows: u64,
+        /// The line of the first one.
+        line: u64,
+        /// The value in that line.
+        reason: String,
+    },
+
+    /// A profile that leaves out all rows of a stage.
+    #[error(
+        "profile: all {rows} rows of stage {stage} have a value in the column left_out (line {line}: \
+         \"{reason}\"); measure that stage again"
+    )]
+    StageLeftOut {
+        /// The stage.
+        stage: usize,
+        /// The number of its rows.
+        rows: u64,
+        /// The line of the first one.
+        line: u64,
+        /// The value in that line.
+        reason: String,
+    },
 
     /// A profile that skips a stage.
     #[error(

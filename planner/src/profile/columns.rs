@@ -256,6 +256,7 @@ impl Columns {
         &self,
         record: &StringRecord,
         line: u64,
+        measured: Measurement,
     ) -> Result<Repeats, ProfileError> {
         let field = |index: usize| {
             let value = self.repeats[index].map_or("", |place| &record[place]);
@@ -273,18 +274,33 @@ impl Columns {
                     bad_field(line, REPEATS[0], value, "a whole number from 1 to a billion")
                 })?,
         };
-        let sd = |index: usize, most: f64| {
+        let sd = |index: usize, unit, mean: f64| {
             // A single measurement has none, whatever is written.
-            field(index).filter(|_| count > 1).map_or(Ok(None), |value| {
-                let each = self.repeats[index].map_or(1.0, |place| self.scales[place]);
-                let sd = value.parse().ok().map(|sd: f64| sd * each);
-                let sd = sd.filter(|sd| (0.0..=most).contains(sd));
-                let wrong = || bad_field(line, REPEATS[index], value, "0 or more, or empty");
-                sd.map(Some).ok_or_else(wrong)
-            })
+            let Some(value) = field(index).filter(|_| count > 1) else { return Ok(None) };
+            let each = self.repeats[index].map_or(1.0, |place| self.scales[place]);
+            let sd = value.parse().ok().map(|sd: f64| sd * each);
+            let sd = sd.filter(|sd| *sd >= 0.0 && sd.is_finite());
+            let column = REPEATS[index];
+            let sd = sd.ok_or_else(|| bad_field(line, column, value, "0 or more, or empty"))?;
+            match sd > most_scatter(mean, count) {
+                true => {
+                    Err(ProfileError::ImpossibleScatter { line, column, sd, mean, unit, count })
+                }
+                false => Ok(Some(sd)),
+            }
         };
-        Ok(Repeats { count, time_sd_s: sd(1, LONGEST_S)?, energy_sd_j: sd(2, MOST_J)? })
+        let (time_sd_s, energy_sd_j) =
+            (sd(1, "s", measured.time_s)?, sd(2, "J", measured.energy_j)?);
+        Ok(Repeats { count, time_sd_s, energy_sd_j })
     }
+}
+
+/// The largest standard deviation of this many measurements above 0: all but one took nothing. That of
+/// many may exceed the mean: `pfo-agent` writes the standard error of an energy as the deviation that
+/// explains it.
+fn most_scatter(mean: f64, count: u32) -> f64 {
+    // Rounding may put a deviation at the limit above it.
+    (1.0 + 1e-9) * mean * f64::from(count).sqrt()
 }
 
 /// The names of all instructions, for messages.
@@ -331,6 +347,7 @@ fn bad_field(line: u64, column: &'static str, value: &str, expected: &'static st
 
 #[cfg(test)]
 mod tests {
+    use crate::profile::Profile;
     use crate::test_profiles::{GOOD_CSV, assert_says, refused};
 
     #[test]
@@ -395,6 +412,28 @@ mod tests {
     fn a_missing_column_is_named() {
         assert_says(&refused("stage,instruction,frequency,energy\n"), &["\"time\"", "energy"]);
         assert_says(&refused(""), &["\"stage\""]);
+    }
+
+    #[test]
+    fn a_deviation_in_ms_or_mj_is_refused_with_its_line_value_and_remedy() {
+        let csv = |time_sd: &str, energy_sd: &str| {
+            format!(
+                "stage,instruction,frequency,time,energy,count,time_sd,energy_sd\n\
+                 0,forward,1410,0.05,20,20,{time_sd},{energy_sd}\n"
+            )
+        };
+        assert_says(
+            &refused(&csv("1", "0.4")),
+            &["line 2", "time_sd 1 s of a mean of 0.05 s", "in ms?", "\"time_sd (ms)\""],
+        );
+        assert_says(
+            &refused(&csv("0.001", "400")),
+            &["line 2", "energy_sd 400 J of a mean of 20 J", "in mJ?", "\"energy_sd (mJ)\""],
+        );
+        let of_ms = csv("1", "0.4").replace("time_sd", "time_sd (ms)");
+        assert!(Profile::from_csv(of_ms.as_bytes()).is_ok());
+        // The error of the energy of many short instructions.
+        assert!(Profile::from_csv(csv("0.001", "30").as_bytes()).is_ok());
     }
 
     #[test]

@@ -154,7 +154,7 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
             _ => signs.pointed(record, &numbers, number)?,
         };
         let (stage, instruction, measured) = columns.read(&record, number)?;
-        let repeats = columns.read_repeats(&record, number)?;
+        let repeats = columns.read_repeats(&record, number, measured)?;
         let frequency = measured.frequency;
 
         let fields = |of: &[usize]| of.iter().map(|&i| record[i].to_owned()).collect();

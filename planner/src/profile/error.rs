@@ -105,6 +105,27 @@ pub enum ProfileError {
         power_w: f64,
     },
 
+    /// A standard deviation that no positive measurements of this mean have.
+    #[error(
+        "profile, line {line}: {column} {sd} {unit} of a mean of {mean} {unit} is more than {count} \
+         measurements can have; is it in m{unit}? Write it in {unit}, or its unit into the header: \
+         \"{column} (m{unit})\""
+    )]
+    ImpossibleScatter {
+        /// The line, counted from 1 at the header.
+        line: u64,
+        /// The column of the standard deviation.
+        column: &'static str,
+        /// The standard deviation as it was read.
+        sd: f64,
+        /// Time or energy of the line.
+        mean: f64,
+        /// The unit of both.
+        unit: &'static str,
+        /// The number of measurements.
+        count: u32,
+    },
+
     /// Two rows that measure the same thing.
     #[error(
         "profile, line {line}: stage {stage}, {instruction} at {frequency} is already in line \

@@ -213,7 +213,7 @@ def test_a_measured_step_adds_what_is_in_no_instruction(frontier):
         assert before[0] < after[0] and before[1] < after[1]
     middle_s = sum(of_step[0]) / 2 - sum(of_instructions[0]) / 2
     assert middle_s == pytest.approx(0.1 * fastest_s)
-    with pytest.raises(pfo_gpu.PlanError, match="50 % of the measured step is in no instruction"):
+    with pytest.raises(pfo_gpu.PlanError, match="50 % of the step is in no instruction"):
         frontier.interval(plan, measured_step_s=2 * fastest_s)
     with pytest.raises(pfo_gpu.PlanError, match="shorter than its instructions"):
         frontier.interval(plan, measured_step_s=0.5 * fastest_s)

@@ -50,6 +50,8 @@ fn a_step_that_says_nothing_of_a_plan_is_refused_with_the_reason() {
         evaluate(&["--measured-step", "2s", "--rest-ms", "3"]),
         evaluate(&["--rest-ms", "-3"]),
         evaluate(&["--rest-ms", "50"]),
+        evaluate(&["--rest-ms", "300000"]),
+        evaluate(&["--rest-ms", "1e300"]),
         bench.run(&[
             "plan",
             "export",

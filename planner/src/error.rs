@@ -117,9 +117,9 @@ pub enum PlanError {
         replayed_s: f64,
     },
 
-    /// A measured step too much of which is in no instruction.
+    /// A step too much of which is in no instruction.
     #[error(
-        "{percent:.0} % of the measured step is in no instruction; above {most:.0} %, only a measurement says \
+        "{percent:.0} % of the step is in no instruction; above {most:.0} %, only a measurement says \
          what a plan does (pfoctl plan sweep)"
     )]
     Unpredictable {

@@ -2,6 +2,10 @@
 
 pub(crate) const STAGES: u16 = 1024;
 pub(crate) const MICROBATCHES: u32 = 1 << 16;
+
+/// What a GPU draws while it waits, in watts; `pfoctl --p2p-power` takes as much.
+pub(crate) const WAITING_W: f64 = 10_000.0;
+
 pub(crate) const GPU_NAME_BYTES: usize = 128;
 
 /// Operations of a step. A plan of more could not be read back.

@@ -176,14 +176,19 @@ pub(crate) fn profile_csv(clocks: &[SweptClock]) -> String {
                 let finite = figure.filter(|figure| figure.is_finite());
                 finite.map_or_else(String::new, |figure| figure.to_string())
             };
-            let sd = |sd: Option<f64>| figure(sd.filter(|_| *count > 1));
+            // A profile has no larger ones. The median of instructions of which some were held up, and an
+            // energy that is hardly known, are less than their error.
+            let most = |mean: f64| mean * (*count as f64).sqrt();
+            let sd = |sd: Option<f64>, mean: f64| {
+                figure(sd.filter(|_| *count > 1).map(|sd| sd.min(most(mean))))
+            };
             csv += &format!(
                 "{stage},{},{},{time_s},{energy_j},{count},{},{},{rank},{dp_rank},{tp_rank},\
                  {chunk},{},{}\n",
                 row.instruction,
                 clock.mhz.0,
-                sd(Some(row.time_sd_s)),
-                sd(row.energy_sd_j),
+                sd(Some(row.time_sd_s), *time_s),
+                sd(row.energy_sd_j, *energy_j),
                 figure(row.observed_mhz),
                 figure(row.throttled),
             );
@@ -282,6 +287,17 @@ pub(crate) mod tests {
             (repeats.count, repeats.time_sd_s, repeats.energy_sd_j),
             (4, Some(0.01), Some(0.005))
         );
+    }
+
+    #[test]
+    fn the_planner_reads_rows_of_instructions_that_were_held_up_and_of_energies_hardly_known() {
+        let mut trial = trial(1.0, &[&[(Instruction::Forward, 0.1, Some(20.0))]]);
+        let row = &mut trial.ranks[0].rows[0];
+        (row.time_sd_s, row.energy_sd_j) = (5.0, Some(900.0));
+        let csv = profile_csv(&[SweptClock::of(Mhz(1410), &trial)]);
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let repeats = profile.repeats(Stage(0), Instruction::Forward, Mhz(1410));
+        assert_eq!((repeats.time_sd_s, repeats.energy_sd_j), (Some(0.2), Some(40.0)));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl RestArguments {
     ) -> Result<Expected, PlanError> {
         let rest = match (self.measured_step, self.rest_ms) {
             (Some(step_s), _) => Some(Rest::of_step(step_s, profile, plan, power)?),
-            (None, Some(ms)) => Some(Rest::of_seconds(ms / 1e3, plan, power)),
+            (None, Some(ms)) => Some(Rest::of_seconds(ms / 1e3, profile, plan, power)?),
             (None, None) => None,
         };
         Ok(Expected {

@@ -43,7 +43,8 @@ pub(crate) struct Samples {
     #[command(flatten)]
     label: LabelArguments,
 
-    /// The CSV to write, which `pfoctl plan optimize` takes as a profile; - is standard output
+    /// The CSV to write; - is standard output. With --mhz or --plan, `pfoctl plan optimize` takes it as a
+    /// profile; rows at default clocks have no frequency
     #[arg(short, long, value_name = "SAMPLES.csv", default_value = "-")]
     output: String,
 

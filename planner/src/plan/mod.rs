@@ -187,20 +187,7 @@ impl Plan {
                 format!("\"{}\" is longer than {limit} bytes", excerpt(gpu)),
             ));
         }
-        if let Some(power) = &self.p2p_blocking_power_w {
-            let place = match power.differing() {
-                None => "p2p_blocking_power_w",
-                Some(_) => "p2p_blocking_power_by_stage_w",
-            };
-            power.check(self.num_stages).map_err(|error| content(place, error.to_string()))?;
-            for Watts(power) in power.each(self.num_stages) {
-                not_negative(place, *power)?;
-            }
-        }
-        if let Some(power) = &self.p2p_blocking_power_by_mhz {
-            let place = "p2p_blocking_power_by_stage_by_mhz";
-            power.check(self.num_stages).map_err(|error| content(place, error.to_string()))?;
-        }
+        self.check_power()?;
         for (name, seconds) in self.delays.named() {
             not_negative(name, seconds)?;
         }
@@ -239,6 +226,31 @@ impl Plan {
         self.stages.iter().flat_map(|stage| {
             stage.instructions.iter().map(|planned| StageUnit::new(stage.stage, planned.unit()))
         })
+    }
+
+    /// Checks that there is a possible P2P-blocking power for each stage.
+    fn check_power(&self) -> Result<(), PlanError> {
+        if let Some(power) = &self.p2p_blocking_power_w {
+            let place = match power.differing() {
+                None => "p2p_blocking_power_w",
+                Some(_) => "p2p_blocking_power_by_stage_w",
+            };
+            power.check(self.num_stages).map_err(|error| content(place, error.to_string()))?;
+            for Watts(power) in power.each(self.num_stages) {
+                possible_power(place, *power)?;
+            }
+        }
+        if let Some(power) = &self.p2p_blocking_power_by_mhz {
+            let place = match power.differing() {
+                None => "p2p_blocking_power_by_mhz",
+                Some(_) => "p2p_blocking_power_by_stage_by_mhz",
+            };
+            power.check(self.num_stages).map_err(|error| content(place, error.to_string()))?;
+            for (_, Watts(power)) in power.values().iter().flat_map(PowerByClock::points) {
+                possible_power(place, *power)?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks that each wait is before another instruction that is run, and that its clock is
@@ -316,6 +328,15 @@ fn within(place: &str, value: u32, limit: u32) -> Result<(), PlanError> {
     }
 }
 
+fn possible_power(place: &str, power_w: f64) -> Result<(), PlanError> {
+    if (0.0..=limits::WAITING_W).contains(&power_w) {
+        Ok(())
+    } else {
+        let most = limits::WAITING_W;
+        Err(content(place, format!("{power_w:?} is not between 0 and {most} W")))
+    }
+}
+
 fn not_negative(place: &str, value: f64) -> Result<(), PlanError> {
     if value.is_finite() && value >= 0.0 {
         Ok(())
@@ -390,6 +411,17 @@ mod tests {
         );
         let message = refused_with(|plan| plan.num_microbatches = 2);
         assert!(message.contains("microbatch 1 has 0 forward and 0 backward"), "{message}");
+    }
+
+    #[test]
+    fn a_power_that_no_waiting_gpu_draws_is_refused_with_its_value_and_place() {
+        let message = refused_with(|plan| plan.p2p_blocking_power_w = Some(Watts(1e9).into()));
+        assert!(message.contains("p2p_blocking_power_w: 1000000000.0 is not"), "{message}");
+        assert!(message.contains("between 0 and 10000 W"), "{message}");
+        let by_mhz = PowerByClock::new([(Mhz(210), Watts(48.0)), (Mhz(1410), Watts(1e9))]);
+        let by_mhz = Some(by_mhz.unwrap().into());
+        let message = refused_with(|plan| plan.p2p_blocking_power_by_mhz = by_mhz);
+        assert!(message.contains("p2p_blocking_power_by_mhz: 1000000000.0 is not"), "{message}");
     }
 
     #[test]

@@ -78,8 +78,9 @@ impl Columns {
             *found = place(named).ok_or_else(|| missing(name, header))?;
         }
         let repeats = REPEATS.map(place);
-        if repeats[0].is_none() && repeats != [None; 3] {
-            return Err(missing(REPEATS[0], header));
+        let scatter = REPEATS.into_iter().zip(repeats).find(|(_, place)| place.is_some());
+        if let (None, Some((name, _))) = (repeats[0], scatter) {
+            return Err(ProfileError::ScatterWithoutCount { name });
         }
         let left_out = place(LEFT_OUT);
         let is_other = |index: &usize| {
@@ -118,9 +119,13 @@ impl Columns {
         [stage, frequency, time, energy].into_iter().chain(others.flatten()).collect()
     }
 
-    /// Whether a line says why it is not part of the profile.
-    pub(crate) fn is_left_out(&self, record: &StringRecord) -> bool {
-        self.left_out.is_some_and(|place| !record[place].is_empty())
+    /// Why a line is not part of the profile, and its stage, if it says both.
+    pub(crate) fn left_out<'a>(
+        &self,
+        record: &'a StringRecord,
+    ) -> Option<(&'a str, Option<usize>)> {
+        let reason = self.left_out.map(|place| &record[place]).filter(|reason| !reason.is_empty());
+        Some((reason?, stage_of(&record[self.needed[0]]).map(Stage::index)))
     }
 
     /// The columns by which rows are combined.
@@ -151,9 +156,8 @@ impl Columns {
         let [stage, instruction, frequency, time, energy] = self.needed.map(|i| &record[i]);
         let [_, _, mhz_each, s_each, j_each] = self.needed.map(|i| self.scales[i]);
         let wrong = |column, value: &str, expected| bad_field(line, column, value, expected);
-        let stage = whole(stage, f64::from(limits::STAGES))
-            .map(|stage| Stage(stage as u16))
-            .ok_or_else(|| wrong("stage", stage, "a stage from 0 to 1023"))?;
+        let stage =
+            stage_of(stage).ok_or_else(|| wrong("stage", stage, "a stage from 0 to 1023"))?;
         let instruction =
             instruction_of(instruction).ok_or_else(|| wrong("instruction", instruction, NAMES))?;
         // Some writers print whole MHz as a float.
@@ -163,7 +167,9 @@ impl Columns {
             .map(|value: f64| in_mhz(value, mhz_each))
             .filter(|mhz: &f64| mhz.fract() == 0.0 && Mhz(*mhz as u32).is_plausible())
             .map(|mhz| Mhz(mhz as u32))
-            .ok_or_else(|| wrong("frequency", frequency, "whole MHz between 1 and 10000"))?;
+            .ok_or_else(|| {
+                wrong("frequency", frequency, if frequency.is_empty() { ASKED } else { MHZ })
+            })?;
         let positive = |value: &str, each: f64, most: f64| {
             let scaled = value.parse().ok().map(|value: f64| value * each);
             scaled.filter(|&number| number > 0.0 && number <= most)
@@ -250,6 +256,7 @@ impl Columns {
         &self,
         record: &StringRecord,
         line: u64,
+        measured: Measurement,
     ) -> Result<Repeats, ProfileError> {
         let field = |index: usize| {
             let value = self.repeats[index].map_or("", |place| &record[place]);
@@ -267,23 +274,48 @@ impl Columns {
                     bad_field(line, REPEATS[0], value, "a whole number from 1 to a billion")
                 })?,
         };
-        let sd = |index: usize, most: f64| {
+        let sd = |index: usize, unit, mean: f64| {
             // A single measurement has none, whatever is written.
-            field(index).filter(|_| count > 1).map_or(Ok(None), |value| {
-                let each = self.repeats[index].map_or(1.0, |place| self.scales[place]);
-                let sd = value.parse().ok().map(|sd: f64| sd * each);
-                let sd = sd.filter(|sd| (0.0..=most).contains(sd));
-                let wrong = || bad_field(line, REPEATS[index], value, "0 or more, or empty");
-                sd.map(Some).ok_or_else(wrong)
-            })
+            let Some(value) = field(index).filter(|_| count > 1) else { return Ok(None) };
+            let each = self.repeats[index].map_or(1.0, |place| self.scales[place]);
+            let sd = value.parse().ok().map(|sd: f64| sd * each);
+            let sd = sd.filter(|sd| *sd >= 0.0 && sd.is_finite());
+            let column = REPEATS[index];
+            let sd = sd.ok_or_else(|| bad_field(line, column, value, "0 or more, or empty"))?;
+            match sd > most_scatter(mean, count) {
+                true => {
+                    Err(ProfileError::ImpossibleScatter { line, column, sd, mean, unit, count })
+                }
+                false => Ok(Some(sd)),
+            }
         };
-        Ok(Repeats { count, time_sd_s: sd(1, LONGEST_S)?, energy_sd_j: sd(2, MOST_J)? })
+        let (time_sd_s, energy_sd_j) =
+            (sd(1, "s", measured.time_s)?, sd(2, "J", measured.energy_j)?);
+        Ok(Repeats { count, time_sd_s, energy_sd_j })
     }
+}
+
+/// The largest standard deviation of this many measurements above 0: all but one took nothing. That of
+/// many may exceed the mean: `pfo-agent` writes the standard error of an energy as the deviation that
+/// explains it.
+fn most_scatter(mean: f64, count: u32) -> f64 {
+    // Rounding may put a deviation at the limit above it.
+    (1.0 + 1e-9) * mean * f64::from(count).sqrt()
 }
 
 /// The names of all instructions, for messages.
 const NAMES: &str = "forward, backward, forward_backward, recomputation, backward_input, \
                      backward_weight, load, p2p, collective, optimizer_step or other";
+
+const MHZ: &str = "whole MHz between 1 and 10000";
+
+/// The same for a line without a clock, as it is measured at default clocks.
+const ASKED: &str = "whole MHz between 1 and 10000; lines measured at default clocks have none: measure at \
+                     given clocks (pfoctl profile samples --mhz 1410,1200)";
+
+fn stage_of(value: &str) -> Option<Stage> {
+    whole(value, f64::from(limits::STAGES)).map(|stage| Stage(stage as u16))
+}
 
 /// An instruction by its name, in letters of any case.
 fn instruction_of(name: &str) -> Option<Instruction> {
@@ -315,6 +347,7 @@ fn bad_field(line: u64, column: &'static str, value: &str, expected: &'static st
 
 #[cfg(test)]
 mod tests {
+    use crate::profile::Profile;
     use crate::test_profiles::{GOOD_CSV, assert_says, refused};
 
     #[test]
@@ -340,6 +373,12 @@ mod tests {
             let message = refused(&GOOD_CSV.replace("1395", frequency));
             assert_says(&message, &["line 4", "frequency", &format!("\"{frequency}\"")]);
         }
+    }
+
+    #[test]
+    fn a_frequency_that_is_missing_is_refused_with_the_option_that_asks_for_one() {
+        let message = refused(&GOOD_CSV.replace("1395", ""));
+        assert_says(&message, &["line 4", "frequency is \"\"", "default clocks", "--mhz"]);
     }
 
     #[test]
@@ -376,6 +415,28 @@ mod tests {
     }
 
     #[test]
+    fn a_deviation_in_ms_or_mj_is_refused_with_its_line_value_and_remedy() {
+        let csv = |time_sd: &str, energy_sd: &str| {
+            format!(
+                "stage,instruction,frequency,time,energy,count,time_sd,energy_sd\n\
+                 0,forward,1410,0.05,20,20,{time_sd},{energy_sd}\n"
+            )
+        };
+        assert_says(
+            &refused(&csv("1", "0.4")),
+            &["line 2", "time_sd 1 s of a mean of 0.05 s", "in ms?", "\"time_sd (ms)\""],
+        );
+        assert_says(
+            &refused(&csv("0.001", "400")),
+            &["line 2", "energy_sd 400 J of a mean of 20 J", "in mJ?", "\"energy_sd (mJ)\""],
+        );
+        let of_ms = csv("1", "0.4").replace("time_sd", "time_sd (ms)");
+        assert!(Profile::from_csv(of_ms.as_bytes()).is_ok());
+        // The error of the energy of many short instructions.
+        assert!(Profile::from_csv(csv("0.001", "30").as_bytes()).is_ok());
+    }
+
+    #[test]
     fn a_count_or_a_deviation_that_cannot_be_is_refused_with_its_line_and_value() {
         let csv = |count: &str, sd: &str| {
             format!(
@@ -389,6 +450,9 @@ mod tests {
         for sd in ["-0.1", "NaN", "inf", "little"] {
             assert_says(&refused(&csv("3", sd)), &["line 2", "time_sd", &format!("\"{sd}\"")]);
         }
-        assert_says(&refused(&csv("", "").replace("count", "counter")), &["\"count\""]);
+        assert_says(
+            &refused(&csv("", "").replace("count", "counter")),
+            &["column time_sd requires", "add count, or leave time_sd out"],
+        );
     }
 }

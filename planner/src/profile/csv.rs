@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The first five columns (MHz, s, J) are required. A line may be the mean of `count` measurements;
-//! a missing or empty `count` is 1. `time_sd` and `energy_sd` are the standard deviations of a
-//! single measurement, or empty where they are unknown.
+//! a missing or empty `count` is 1. `time_sd` and `energy_sd`, which require the column `count`, are the
+//! standard deviations of a single measurement, or empty where they are unknown.
 //!
 //! Columns may be separated by `;`, a tab or `|` instead, and numbers may then have decimal commas.
 //! Names of columns and instructions may have capitals, and a column may have its unit with its name:
@@ -36,6 +36,7 @@ use std::io::Read;
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
+use crate::excerpt::excerpt;
 use crate::payload::columns::{PayloadColumns, WrittenPayloads, keep_one_payload};
 use crate::profile::Profile;
 use crate::profile::columns::{CHUNK, COLUMNS, Columns, MICROBATCH, REPEATS};
@@ -133,24 +134,27 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
     let columns = Columns::find(&header)?;
     let ranks = columns.ranks(&header.names, combine)?;
     let payload_columns = PayloadColumns::find(&header.names)?;
-    let mut payloads = HashMap::new();
+    let (mut payloads, mut passed_over) = (HashMap::new(), PassedOver::new());
     let (numbers, mut signs) = (columns.numbers(), DecimalSigns::default());
 
     let mut tables: BTreeMap<(Stage, Instruction), Lines> = BTreeMap::new();
     let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
     for record in reader.records() {
         let record = record.map_err(unreadable)?;
-        let is_row = !record.iter().all(str::is_empty) && !columns.is_header(&record);
-        if !is_row || columns.is_left_out(&record) {
+        if record.iter().all(str::is_empty) || columns.is_header(&record) {
             continue;
         }
         let number = record.position().map_or(0, csv::Position::line);
+        if let Some((reason, stage)) = columns.left_out(&record) {
+            passed_over.entry(stage).or_insert_with(|| (number, 0, excerpt(reason))).1 += 1;
+            continue;
+        }
         let record = match text.separator {
             b',' => record,
             _ => signs.pointed(record, &numbers, number)?,
         };
         let (stage, instruction, measured) = columns.read(&record, number)?;
-        let repeats = columns.read_repeats(&record, number)?;
+        let repeats = columns.read_repeats(&record, number, measured)?;
         let frequency = measured.frequency;
 
         let fields = |of: &[usize]| of.iter().map(|&i| record[i].to_owned()).collect();
@@ -181,8 +185,30 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
         unheld.extend(leave_out_unheld(of, table));
     }
     let parts = of_parts(&tables)?;
-    let profile = Profile::from_repeated(&combined(&tables)?, left_out, unheld, parts)?;
+    let profile = Profile::from_repeated(&combined(&tables)?, left_out, unheld, parts)
+        .map_err(|error| of_left_out(error, &passed_over))?;
     Ok(profile.with_payloads(payloads))
+}
+
+/// Of each stage the first line that has a reason to be left out, how many have one, and that of the first.
+type PassedOver = BTreeMap<Option<usize>, (u64, u64, String)>;
+
+/// Names the lines that are left out, if that is why there is no row, or none of a stage.
+fn of_left_out(error: ProfileError, passed_over: &PassedOver) -> ProfileError {
+    let named = match &error {
+        ProfileError::EmptyProfile => passed_over.values().min().map(|(line, _, reason)| {
+            let rows = passed_over.values().map(|(_, rows, _)| rows).sum();
+            ProfileError::AllLeftOut { rows, line: *line, reason: reason.clone() }
+        }),
+        ProfileError::StageWithoutRows { missing, .. } => {
+            passed_over.get(&Some(*missing)).map(|(line, rows, reason)| {
+                let (stage, reason) = (*missing, reason.clone());
+                ProfileError::StageLeftOut { stage, rows: *rows, line: *line, reason }
+            })
+        }
+        _ => None,
+    };
+    named.unwrap_or(error)
 }
 
 fn unreadable(error: csv::Error) -> ProfileError {
@@ -314,7 +340,13 @@ mod tests {
         assert!((measured.time_s - 0.51).abs() < 1e-12 && (measured.energy_j - 21.0).abs() < 1e-12);
         assert_eq!(profile.repeats(Stage(0), Instruction::Forward, Mhz(1410)).count, 2);
         let all = csv.replace(",\n", ",throttled\n").replace("left_out,throttled", "left_out");
-        assert_says(&refused(&all), &["no rows"]);
+        assert_says(&refused(&all), &["all 3 rows", "left_out (line 2: \"throttled\")"]);
+        let other = format!("{csv}2,forward,1410,0.5,20,7,\n");
+        let message = refused(&format!(
+            "{other}1,forward,1410,0.5,20,7,other_clock\n1,forward,,0.5,,8,throttled\n"
+        ));
+        assert_says(&message, &["all 2 rows of stage 1", "line 6: \"other_clock\"", "again"]);
+        assert_says(&refused(&other), &["no rows for stage 1, but rows for stage 2"]);
     }
 
     #[test]

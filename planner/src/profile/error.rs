@@ -105,6 +105,27 @@ pub enum ProfileError {
         power_w: f64,
     },
 
+    /// A standard deviation that no positive measurements of this mean have.
+    #[error(
+        "profile, line {line}: {column} {sd} {unit} of a mean of {mean} {unit} is more than {count} \
+         measurements can have; is it in m{unit}? Write it in {unit}, or its unit into the header: \
+         \"{column} (m{unit})\""
+    )]
+    ImpossibleScatter {
+        /// The line, counted from 1 at the header.
+        line: u64,
+        /// The column of the standard deviation.
+        column: &'static str,
+        /// The standard deviation as it was read.
+        sd: f64,
+        /// Time or energy of the line.
+        mean: f64,
+        /// The unit of both.
+        unit: &'static str,
+        /// The number of measurements.
+        count: u32,
+    },
+
     /// Two rows that measure the same thing.
     #[error(
         "profile, line {line}: stage {stage}, {instruction} at {frequency} is already in line \
@@ -153,9 +174,49 @@ pub enum ProfileError {
         stages: usize,
     },
 
+    /// A header with standard deviations, but without the number of measurements that they are of.
+    #[error(
+        "profile: the column {name} requires a column count: how many measurements each line is the \
+         mean of; add count, or leave {name} out"
+    )]
+    ScatterWithoutCount {
+        /// The column of the standard deviations.
+        name: &'static str,
+    },
+
     /// A profile without rows.
     #[error("profile: no rows below the header")]
     EmptyProfile,
+
+    /// A profile that leaves out all of its rows.
+    #[error(
+        "profile: all {rows} rows have a value in the column left_out (line {line}: \"{reason}\"); \
+         measure the job again"
+    )]
+    AllLeftOut {
+        /// The number of rows.
+        rows: u64,
+        /// The line of the first one.
+        line: u64,
+        /// The value in that line.
+        reason: String,
+    },
+
+    /// A profile that leaves out all rows of a stage.
+    #[error(
+        "profile: all {rows} rows of stage {stage} have a value in the column left_out (line {line}: \
+         \"{reason}\"); measure that stage again"
+    )]
+    StageLeftOut {
+        /// The stage.
+        stage: usize,
+        /// The number of its rows.
+        rows: u64,
+        /// The line of the first one.
+        line: u64,
+        /// The value in that line.
+        reason: String,
+    },
 
     /// A profile that skips a stage.
     #[error(

@@ -67,7 +67,7 @@ pub fn interval(
         let lowest = ends.into_iter().fold(f64::INFINITY, f64::min);
         let highest = ends.into_iter().fold(f64::NEG_INFINITY, f64::max);
         let later = LATER[of] * predicted[of].abs();
-        [lowest - noise - later, highest + noise + later]
+        [(lowest - noise - later).max(0.0), highest + noise + later]
     });
     Ok(Interval { iteration_time_s, iteration_energy_j })
 }
@@ -105,4 +105,25 @@ fn off(profile: &Profile, change: &mut impl FnMut(f64) -> f64) -> Profile {
         }
     }
     changed.with_parts(profile.each_part(|own| off(own, change)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Pipeline;
+    use crate::schedule::name::Schedule;
+    use pfo_vocabulary::{Mhz, Watts};
+
+    #[test]
+    fn no_step_takes_less_than_nothing_however_its_instructions_scatter() {
+        let csv = "stage,instruction,frequency,time,energy,count,time_sd,energy_sd\n\
+                   0,forward,1410,0.05,20,20,0.2,80\n\
+                   0,backward,1410,0.1,40,20,0.4,160\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 1).unwrap();
+        let found = interval(&profile, &pipeline.plan(|_| Mhz(1410)), Watts(80.0)).unwrap();
+        for [low, high] in [found.iteration_time_s, found.iteration_energy_j] {
+            assert!((0.0..high).contains(&low), "{found:?}");
+        }
+    }
 }

@@ -125,6 +125,9 @@ def test_an_order_in_a_file_is_planned_for(profile, tmp_path):
     assert (made.schedule, made.num_microbatches) == ("custom", 2)
     with pytest.raises(pfo_gpu.PlanError, match="order.json: microbatches is 3, but the order has 2"):
         pfo_gpu.plan(profile, order=path, microbatches=3, p2p_power=P2P_POWER_W)
+    for ignored, value in (("schedule", "zb-v"), ("schedule", "1f1b"), ("fixed", "load")):
+        with pytest.raises(pfo_gpu.PlanError, match=f'{ignored} is "{value}", but the order .* leave {ignored} out'):
+            pfo_gpu.plan(profile, order=path, p2p_power=P2P_POWER_W, **{ignored: value})
 
 
 def test_an_order_that_pytorch_wrote_is_planned_for(profile, tmp_path):
@@ -180,6 +183,13 @@ def test_a_bound_takes_deadlines_and_shows_its_ends(frontier):
     bound = frontier.bound()
     assert bound("1.02x") == bound.energy_j("1.02x") == bound.energy_j(frontier.seconds("1.02x"))
     assert "J in" in repr(bound)
+    assert bound(bound.fastest_s) >= bound(bound.cheapest_s)
+    for early in ("0.9x", 0.9 * frontier.fastest_s, -5):
+        with pytest.raises(pfo_gpu.PlanError, match="no plan takes .* or less; the fastest takes"):
+            bound(early)
+    for never in (float("inf"), float("nan")):
+        with pytest.raises(pfo_gpu.PlanError, match="the iteration time is .*, must be a number of seconds"):
+            bound(never)
     with pytest.raises(TypeError):
         bound.energy_j(None)
 
@@ -213,10 +223,34 @@ def test_a_measured_step_adds_what_is_in_no_instruction(frontier):
         assert before[0] < after[0] and before[1] < after[1]
     middle_s = sum(of_step[0]) / 2 - sum(of_instructions[0]) / 2
     assert middle_s == pytest.approx(0.1 * fastest_s)
-    with pytest.raises(pfo_gpu.PlanError, match="50 % of the measured step is in no instruction"):
+    with pytest.raises(pfo_gpu.PlanError, match="50 % of the step is in no instruction"):
         frontier.interval(plan, measured_step_s=2 * fastest_s)
     with pytest.raises(pfo_gpu.PlanError, match="shorter than its instructions"):
         frontier.interval(plan, measured_step_s=0.5 * fastest_s)
+
+
+@pytest.mark.parametrize("step_s", [float("nan"), float("inf"), -1.0, 0.0, 1e300])
+def test_a_measured_step_that_is_no_time_is_refused_with_its_value(frontier, step_s):
+    with pytest.raises(pfo_gpu.PlanError, match="the measured step is .*, must be seconds above 0") as refused:
+        frontier.interval(frontier[0], measured_step_s=step_s)
+    assert len(str(refused.value)) < 150
+
+
+def test_a_frontier_says_how_many_of_its_plans_are_for_stragglers(frontier):
+    others = len(frontier) - len(frontier.points)
+    assert others > 0 and f"of {len(frontier.points)} plans, " in repr(frontier)
+    assert f"(least energy), and {others} for stragglers" in repr(frontier)
+    curve = frontier.points
+    for faster, slower in zip(curve, curve[1:]):
+        assert faster[0] < slower[0] and faster[1] > slower[1]
+
+
+def test_changes_of_clocks_that_hold_up_a_stage_are_planned_for(profile):
+    free, held_up = (
+        pfo_gpu.plan(profile, microbatches=6, p2p_power=P2P_POWER_W, plans=20, held_up_ms=ms) for ms in (0, 20)
+    )
+    assert json.loads(held_up[-1].to_text())["held_up_s"] == 0.02
+    assert held_up.at("1.05x").energy_j > free.at("1.05x").energy_j
 
 
 def test_other_systems_plan_for_the_same_profile(pfoctl, tmp_path, profile, frontier):

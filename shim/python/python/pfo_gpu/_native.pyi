@@ -210,7 +210,10 @@ class Bound:
 
     def energy_j(self, time_s: Union[str, float]) -> float:
         """The joules of a step of this iteration time, waiting included, that every plan takes at
-        least. The time is in seconds, or as :meth:`Frontier.at` takes it."""
+        least. The time is in seconds, or as :meth:`Frontier.at` takes it.
+
+        Raises:
+            PlanError: No plan takes as little time, or it is no time."""
     def __call__(self, time_s: Union[str, float]) -> float:
         """The same."""
     @property
@@ -240,7 +243,7 @@ class Pipeline:
         profile: Profile,
         *,
         microbatches: Optional[int],
-        schedule: str,
+        schedule: Optional[str],
         order: Optional[bytes],
         chunks: int,
         microbatch_group: Optional[int],
@@ -250,6 +253,7 @@ class Pipeline:
         transfer_ms: float,
         switch_latency_ms: float,
         set_call_ms: float,
+        held_up_ms: float,
     ) -> Pipeline: ...
 
 @final

@@ -1,10 +1,11 @@
 //! The lower bound of every plan.
 
-use pfo_planner::LowerBound;
+use pfo_planner::{LowerBound, PlanError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::planner::Frontier;
+use crate::planner::error::refused;
 
 /// The energy that every plan of a pipeline takes at least.
 #[pyclass(frozen, module = "pfo_gpu.planner")]
@@ -17,12 +18,22 @@ pub(crate) struct Bound {
 #[pymethods]
 impl Bound {
     /// The joules of a step of this iteration time, waiting included, that every plan takes at least. The
-    /// time is in seconds, or as `Frontier.at` takes it.
+    /// time is in seconds, or as `Frontier.at` takes it. No plan takes less than `fastest_s`.
     fn energy_j(&self, time_s: &pyo3::Bound<'_, PyAny>) -> PyResult<f64> {
-        if let Ok(deadline) = time_s.extract::<String>() {
-            return Ok(self.bound.energy_j(self.frontier.get().seconds(&deadline)?));
+        let deadline_s = match time_s.extract::<String>() {
+            Ok(deadline) => self.frontier.get().seconds(&deadline)?,
+            Err(_) => time_s.extract()?,
+        };
+        let fastest_s = self.bound.fastest_s();
+        if !deadline_s.is_finite() {
+            let expected = "a number of seconds";
+            let (name, value) = ("the iteration time", deadline_s.to_string());
+            return Err(refused(PlanError::BadArgument { name, value, expected }));
         }
-        Ok(self.bound.energy_j(time_s.extract()?))
+        if deadline_s < fastest_s {
+            return Err(refused(PlanError::DeadlineTooEarly { deadline_s, fastest_s }));
+        }
+        Ok(self.bound.energy_j(deadline_s))
     }
 
     /// The same.

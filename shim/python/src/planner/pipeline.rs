@@ -15,11 +15,12 @@ impl Pipeline {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "a pipeline in one call, by keywords only")]
     #[pyo3(signature = (profile, *, microbatches, schedule, order, chunks, microbatch_group,
-                        extra_warm_up, memory_limit, fixed, transfer_ms, switch_latency_ms, set_call_ms))]
+                        extra_warm_up, memory_limit, fixed, transfer_ms, switch_latency_ms, set_call_ms,
+                        held_up_ms))]
     fn new(
         profile: &Profile,
         microbatches: Option<u32>,
-        schedule: &str,
+        schedule: Option<&str>,
         order: Option<&[u8]>,
         chunks: u16,
         microbatch_group: Option<u32>,
@@ -29,15 +30,26 @@ impl Pipeline {
         transfer_ms: f64,
         switch_latency_ms: f64,
         set_call_ms: f64,
+        held_up_ms: f64,
     ) -> PyResult<Self> {
         let profile = &profile.profile;
         let delays = Delays {
             transfer_time_s: transfer_ms / 1e3,
             switch_latency_s: switch_latency_ms / 1e3,
             set_call_s: set_call_ms / 1e3,
+            held_up_s: held_up_ms / 1e3,
             ..Delays::default()
         };
         if let Some(order) = order {
+            let fixed = (!fixed.is_empty()).then(|| fixed.join(","));
+            for (name, given) in [("schedule", schedule), ("fixed", fixed.as_deref())] {
+                if let Some(given) = given {
+                    return Err(PlanError::new_err(format!(
+                        "{name} is {given:?}, but the order says which instructions stages run; leave \
+                         {name} out"
+                    )));
+                }
+            }
             let order = Order::from_file(order).map_err(refused)?;
             let has = order.num_microbatches();
             if let Some(given) = microbatches.filter(|&given| given != has) {
@@ -62,7 +74,8 @@ impl Pipeline {
             delays,
             fixed: fixed.map_err(refused)?,
         };
-        let schedule: Schedule = schedule.parse().map_err(refused)?;
+        let schedule = schedule.map_or(Ok(Schedule::OneForwardOneBackward), str::parse::<Schedule>);
+        let schedule = schedule.map_err(refused)?;
         pfo_planner::Pipeline::with_settings(profile, schedule, microbatches, &settings)
             .map(Self)
             .map_err(refused)

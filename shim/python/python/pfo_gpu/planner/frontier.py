@@ -13,11 +13,13 @@ from pfo_gpu.planner.profile import Profile
 
 
 class Frontier:
-    """Plans from which neither time nor energy can be lowered without raising the other.
+    """The plans of a pipeline, fastest first.
 
     :func:`pfo_gpu.plan` makes it, :meth:`read` reads what ``pfoctl plan optimize`` has written, and
-    :meth:`of_plans` is that of other plans. ``len(frontier)``, ``frontier[i]``, slices and iteration have all
-    plans, fastest first: those up to the one of least energy, and those for stragglers beyond it.
+    :meth:`of_plans` is that of other plans. Of the plans of :attr:`points`, neither time nor energy can be
+    lowered without raising the other. ``len(frontier)``, ``frontier[i]``, slices and iteration have more
+    plans: those for pipelines that wait for a straggler. Each of them takes more energy than a faster plan, but
+    less than that plan with the wait until its time.
     """
 
     def __init__(self, native: _native.Frontier) -> None:
@@ -136,7 +138,7 @@ class Frontier:
 
         Raises:
             PlanError: If a quarter of that step or more is in no instruction, so that nobody can say what a
-                plan makes of it, or if it is shorter than its instructions.
+                plan makes of it, if it is shorter than its instructions, or if it is no time of a step.
         """
         time_s, energy_j = self._native.interval(plan._native, measured_step_s)
         return (time_s[0], time_s[1]), (energy_j[0], energy_j[1])
@@ -265,10 +267,13 @@ class Frontier:
         return Frontier.from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
-        (fastest_s, most_j), (cheapest_s, least_j) = self.points[0], self.points[-1]
+        points = self.points
+        (fastest_s, most_j), (cheapest_s, least_j) = points[0], points[-1]
+        others = len(self) - len(points)
         return (
-            f"<pfo_gpu.Frontier of {len(self)} plans, {fastest_s:.4g} s {most_j:.5g} J (fastest) to "
-            f"{cheapest_s:.4g} s {least_j:.5g} J (least energy)>"
+            f"<pfo_gpu.Frontier of {len(points)} plans, {fastest_s:.4g} s {most_j:.5g} J (fastest) to "
+            f"{cheapest_s:.4g} s {least_j:.5g} J (least energy)"
+            f"{f', and {others} for stragglers' if others else ''}>"
         )
 
 

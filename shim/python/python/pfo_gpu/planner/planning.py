@@ -17,7 +17,7 @@ def plan(
     *,
     p2p_power: Union[float, Sequence[float], Mapping[int, float], Sequence[Mapping[int, float]]],
     microbatches: Optional[int] = None,
-    schedule: str = "1f1b",
+    schedule: Optional[str] = None,
     order: Union[files.PathLike, bytes, None] = None,
     chunks: int = 2,
     microbatch_group: Optional[int] = None,
@@ -27,6 +27,7 @@ def plan(
     transfer_ms: float = 0.0,
     switch_latency_ms: float = 0.0,
     set_call_ms: float = 0.0,
+    held_up_ms: float = 0.0,
     site_power: float = 0.0,
     plans: int = 200,
     clock_per: str = "instruction",
@@ -43,11 +44,11 @@ def plan(
             as ``{MHz: watts}``: long waits then get the clock at which waiting draws least. Where stages
             run on different models, a list with either for each stage.
         microbatches: Microbatches of a step; required without an order.
-        schedule: The order in which stages run their instructions: ``"1f1b"``, ``"gpipe"``,
+        schedule: The order in which stages run their instructions: ``"1f1b"`` (the default), ``"gpipe"``,
             ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"``, ``"zb-v"``, ``"dualpipe-v"``,
             ``"dualpipe"``, ``"interleaved-1f1b"``, ``"interleaved-zero-bubble"`` or ``"looped-bfs"``.
         order: A file with the order instead, or its contents as bytes: ``pfo-order/1``, or what PyTorch,
-            Megatron-Core or DeepSpeed write of a schedule.
+            Megatron-Core or DeepSpeed write of a schedule. It excludes ``schedule`` and ``fixed``.
         chunks: Model chunks of each stage, for the interleaved schedules and ``"looped-bfs"``.
         microbatch_group: For ``"interleaved-1f1b"``, Megatron's ``microbatch_group_size_per_vp_stage``.
         extra_warm_up: For ``"interleaved-1f1b"``, one more forward ahead, as Megatron runs with
@@ -60,6 +61,8 @@ def plan(
             file says counts.
         switch_latency_ms: From the call that sets a clock until it is in force, in milliseconds.
         set_call_ms: The part of that for which the call blocks, in milliseconds.
+        held_up_ms: For how long a change of clocks holds up what the instruction before it hands on, and the
+            next instruction of its stage, in milliseconds.
         site_power: What host, fans and cooling draw for each GPU, in watts.
         plans: The largest number of plans.
         clock_per: What has a clock of its own: ``"instruction"``, ``"kind"`` or ``"stage"``.
@@ -85,6 +88,7 @@ def plan(
         transfer_ms=transfer_ms,
         switch_latency_ms=switch_latency_ms,
         set_call_ms=set_call_ms,
+        held_up_ms=held_up_ms,
     )
     made = _native.Frontier.optimize(
         pipeline,
@@ -138,7 +142,7 @@ def _pipeline(
     profile: Union[Profile, files.PathLike, bytes, Any],
     *,
     microbatches: Optional[int] = None,
-    schedule: str = "1f1b",
+    schedule: Optional[str] = None,
     order: Union[files.PathLike, bytes, None] = None,
     chunks: int = 2,
     microbatch_group: Optional[int] = None,
@@ -148,6 +152,7 @@ def _pipeline(
     transfer_ms: float = 0.0,
     switch_latency_ms: float = 0.0,
     set_call_ms: float = 0.0,
+    held_up_ms: float = 0.0,
 ) -> _native.Pipeline:
     if not isinstance(profile, Profile):
         profile = Profile(profile)
@@ -168,4 +173,5 @@ def _pipeline(
             transfer_ms=transfer_ms,
             switch_latency_ms=switch_latency_ms,
             set_call_ms=set_call_ms,
+            held_up_ms=held_up_ms,
         )

@@ -164,6 +164,7 @@ impl Frontier {
         let patience = Duration::try_from_secs_f64(polish_s).map_err(|error| {
             error::PlanError::new_err(format!("polish_s is {polish_s}: {error}"))
         })?;
+        self.0.check_polishable().map_err(refused)?;
         let due = self.due(deadline)?;
         let began = Instant::now();
         let plan = interruptible(py, None, |report| {

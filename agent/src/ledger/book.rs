@@ -162,9 +162,15 @@ impl Ledger {
                 self.keep_aside(&mut file, &why);
                 self.try_write(&mut file)
             }
+            Err(StoreError::Gone(_)) => {
+                file.store = None;
+                self.try_write(&mut file)
+            }
             other => other,
         };
         let problem = written.err().map(|error| {
+            // The next try opens it anew: what is open may be of a disk that is gone.
+            file.store = None;
             let path = self.path.display();
             format!("{path} cannot be written: {error}; what is measured waits in memory")
         });
@@ -188,6 +194,12 @@ impl Ledger {
         drop(seen);
         if waits {
             self.write();
+            let seen = lock(&self.seen);
+            let lost = seen.entries.len().saturating_add(seen.comparisons.len());
+            if lost > 0 {
+                let path = self.path.display();
+                tracing::error!("{lost} rows of savings are lost: {path} cannot be written");
+            }
         }
     }
 

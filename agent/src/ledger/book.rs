@@ -112,6 +112,16 @@ impl Ledger {
         waits && seen.pause_until.is_none_or(|until| Instant::now() >= until)
     }
 
+    /// Whether a job runs a plan.
+    pub(crate) fn is_collecting(&self) -> bool {
+        lock(&self.seen).windows.is_collecting()
+    }
+
+    /// Whether some of what a job runs is counted. A trial that is over is not, while the swap back waits.
+    pub(crate) fn has_counted(&self, job: &JobView) -> bool {
+        lock(&self.seen).windows.has_counted(job)
+    }
+
     /// Whether a job runs a plan, and it is time for a look at its GPUs.
     pub(crate) fn wants_gpus(&self) -> bool {
         let mut seen = lock(&self.seen);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pfo_protocol::{
-    JobName, JobSelector, JobView, MeasuredBy, PlanStatus, Refusal, RefusalCode, Uid,
+    JobName, JobSelector, JobStatus, JobView, MeasuredBy, PlanStatus, Refusal, RefusalCode, Uid,
 };
 
 /// What identifies a job of the node.
@@ -54,6 +54,22 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
 pub(crate) fn no_job(key: &JobKey) -> Refusal {
     let message = format!("no rank of {key} is on this node");
     Refusal::new(RefusalCode::UnknownJob, message, "`pfoctl status` lists the jobs")
+}
+
+/// The swap that every rank has taken up and measured, if another swap waits for its step.
+pub(crate) fn before_swap(job: &JobView) -> Option<u64> {
+    let swap = job.ranks.first()?.swap;
+    let is_measured = job.ranks.iter().all(|rank| rank.swap == swap && rank.window.is_some());
+    (swap != job.swap && is_measured && job.measured_by.is_none()).then_some(swap)
+}
+
+/// The job with the plan that it runs, and not with the one that it changes to at a later step. `pfod`
+/// says that plan only in the windows of the status.
+pub(crate) fn as_it_runs(job: &JobView, jobs: &[JobStatus]) -> Option<JobView> {
+    let swap = before_swap(job)?;
+    let status = jobs.iter().find(|of| (of.uid, &of.job) == (job.uid, &job.job))?;
+    let plan = status.windows.last().filter(|_| status.swap_at_step.is_some())?.plan.clone();
+    Some(JobView { plan, swap, ..job.clone() })
 }
 
 /// The plan that every rank of a job runs, if nobody measures the job.

@@ -133,6 +133,23 @@ fn no_joule_is_counted_twice_however_often_the_agent_is_killed() {
 }
 
 #[test]
+fn a_plan_counts_while_another_one_waits_for_its_step_also_for_the_next_agent() {
+    let mut node = node();
+    let training = in_training(&node);
+    node.until_so("the plan is in the ledger", || savings(&node).total.steps > 0);
+    let plan = TestPlan::new(STAGES, MICROBATCHES, |_, _| 1410).to_json();
+    let later = node.plan_file("later.json", &plan);
+    let swap = ["plan", "swap", JOB, &later, "--at-step", "1000000"];
+    let _ = node.pfoctl(&Identity::trainer(), &swap).printed();
+    node.stop_agent();
+    node.start_agent();
+    let before = savings(&node);
+    node.until_so("more steps", || savings(&node).total.steps > before.total.steps + 20);
+    assert_eq!(row(&savings(&node)).plan, row(&before).plan);
+    training.stop();
+}
+
+#[test]
 fn an_agent_that_cannot_keep_its_ledger_does_everything_else_and_says_so() {
     let mut node = node();
     node.stop_agent();

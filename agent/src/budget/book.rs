@@ -385,7 +385,7 @@ mod tests {
             uid: Uid(5),
             job: "j".parse().unwrap(),
             own: Own { label: None, plan: None, time_s: 1.0, power_w: 9.0 },
-            ordered: vec![Ordered { label: "f in budget 3".into(), tag: 3 }],
+            ordered: vec![Ordered { label: "f in budget 3".into(), tag: 3, swap: Some(4) }],
             given_j: 1.0,
             lost_s: 2.0,
         };

@@ -25,13 +25,13 @@ impl Change {
         tag: u32,
     ) -> Result<Self, PfodError> {
         if let Some(mhz) = tag.checked_sub(UNIFORM).map(Mhz) {
-            let ordered = Ordered { label: uniform_label(mhz), tag };
+            let ordered = Ordered { label: uniform_label(mhz), tag, swap: None };
             return Ok(Self { ordered, target: SwapTarget::Uniform(mhz) });
         }
         let frontier = means.stragglers.loaded(job)?;
         let plan = move |frontier: &JobFrontier| frontier.plan_in_budget(tag);
         let Labelled { label, table } = means.stragglers.make(&frontier, plan).await?;
-        let ordered = Ordered { label: label.clone(), tag };
+        let ordered = Ordered { label: label.clone(), tag, swap: None };
         Ok(Self { ordered, target: SwapTarget::Table { label, table } })
     }
 
@@ -41,7 +41,7 @@ impl Change {
             Some(Labelled { label, table }) => (label.clone(), SwapTarget::Table { label, table }),
             None => (String::new(), SwapTarget::DefaultClocks),
         };
-        Self { ordered: Ordered { label, tag: OWN }, target }
+        Self { ordered: Ordered { label, tag: OWN, swap: None }, target }
     }
 
     /// Asks for it.

@@ -45,6 +45,17 @@ pub(super) struct Own {
 pub(super) struct Ordered {
     pub(super) label: String,
     pub(super) tag: u32,
+    /// The swap that brought it, once that was seen.
+    #[serde(default)]
+    pub(super) swap: Option<u64>,
+}
+
+impl Ordered {
+    /// Whether `pfod` has ended it, and nobody has swapped: one clock for everything is a trial to `pfod`,
+    /// which no restart of it survives.
+    fn was_ended_by_pfod(&self, job: &JobView) -> bool {
+        (UNIFORM..OWN).contains(&self.tag) && self.swap == Some(job.swap)
+    }
 }
 
 /// What is known of a job.
@@ -96,11 +107,13 @@ impl Known {
     pub(super) fn look(&mut self, job: &JobView) {
         let label = job.plan.as_ref().map(|plan| plan.label.as_str());
         let number = job.plan.as_ref().map(|plan| plan.number);
-        let of_budget = self.ordered.iter().find(|ordered| Some(ordered.label.as_str()) == label);
+        let of_budget =
+            self.ordered.iter_mut().rev().find(|ordered| Some(ordered.label.as_str()) == label);
         let is_suspended = job.plan.as_ref().is_some_and(|plan| plan.suspended.is_some());
         let is_settled =
             !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
         if let Some(ordered) = of_budget {
+            ordered.swap = Some(job.swap);
             self.newest = Some(ordered.tag);
             if is_suspended && ordered.tag < UNIFORM {
                 // Its plans are none of this job.
@@ -109,6 +122,10 @@ impl Known {
             if is_settled {
                 self.running = self.newest.filter(|_| !is_suspended);
             }
+            return;
+        }
+        if label.is_none() && self.ordered.last().is_some_and(|last| last.was_ended_by_pfod(job)) {
+            (self.newest, self.running) = (None, None);
             return;
         }
         self.newest = Some(OWN);
@@ -147,7 +164,9 @@ impl Known {
             // It gets another number.
             self.own_number = None;
         }
-        if self.ordered.last().is_none_or(|last| last.tag != ordered.tag) {
+        // One that was in force may be ordered again, and be refused.
+        let is_new = |last: &Ordered| last.tag != ordered.tag || last.swap.is_some();
+        if self.ordered.last().is_none_or(is_new) {
             self.ordered.push(ordered);
         }
         let excess = self.ordered.len().saturating_sub(REMEMBERED);
@@ -274,7 +293,7 @@ mod tests {
     }
 
     fn ordered(label: &str, tag: u32) -> Ordered {
-        Ordered { label: label.into(), tag }
+        Ordered { label: label.into(), tag, swap: None }
     }
 
     #[test]
@@ -321,6 +340,18 @@ mod tests {
         assert!(!known.is_due(3) && known.is_due(4) && known.is_due(OWN));
         known.look(&job(None));
         assert!(known.is_due(3) && known.own.is_some());
+    }
+
+    #[test]
+    fn a_clock_that_a_restart_of_pfod_ended_makes_default_clocks_nobodys_choice() {
+        let at = |swap, plan| JobView { swap, ..job(plan) };
+        let mut known = Known { own: Some(own(Some("p"))), ..Known::default() };
+        known.order(ordered("all at 900 MHz", UNIFORM + 900));
+        known.look(&at(5, Some((2, "all at 900 MHz"))));
+        known.look(&at(5, None));
+        assert!(known.own.is_some() && known.is_due(UNIFORM + 900) && known.is_due(OWN));
+        known.look(&at(6, None));
+        assert!(known.own.is_none() && !known.is_slowed(), "a user swapped to default clocks");
     }
 
     #[test]

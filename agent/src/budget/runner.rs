@@ -38,8 +38,8 @@ type Taken = (BTreeMap<JobKey, u32>, BTreeMap<GpuUuid, u32>);
 struct Looked {
     known: BTreeMap<JobKey, Known>,
     controllers: BTreeMap<BudgetScope, Followed>,
-    /// The jobs that the file names as slowed down.
-    written: BTreeSet<JobKey>,
+    /// The jobs that the file names as slowed down, and the swaps that did it.
+    written: BTreeMap<JobKey, Option<u64>>,
     caps: Caps,
     turns: Turns,
     wholes: Wholes,
@@ -132,7 +132,9 @@ impl Budgets {
         kept.caps.carry_out(&self.means.questions).await;
         self.carry_out(&views, kept, changes).await;
         let slowed = kept.known.iter().filter(|(_, known)| known.is_slowed());
-        let slowed: BTreeSet<JobKey> = slowed.map(|(key, _)| key.clone()).collect();
+        let swap = |known: &Known| known.ordered.last().and_then(|last| last.swap);
+        let slowed: BTreeMap<_, _> =
+            slowed.map(|(key, known)| (key.clone(), swap(known))).collect();
         if slowed != kept.written {
             self.keep(&kept.known, &kept.caps);
             kept.written = slowed;

@@ -112,6 +112,16 @@ impl Ledger {
         waits && seen.pause_until.is_none_or(|until| Instant::now() >= until)
     }
 
+    /// Whether a job runs a plan.
+    pub(crate) fn is_collecting(&self) -> bool {
+        lock(&self.seen).windows.is_collecting()
+    }
+
+    /// Whether some of what a job runs is counted. A trial that is over is not, while the swap back waits.
+    pub(crate) fn has_counted(&self, job: &JobView) -> bool {
+        lock(&self.seen).windows.has_counted(job)
+    }
+
     /// Whether a job runs a plan, and it is time for a look at its GPUs.
     pub(crate) fn wants_gpus(&self) -> bool {
         let mut seen = lock(&self.seen);
@@ -162,9 +172,15 @@ impl Ledger {
                 self.keep_aside(&mut file, &why);
                 self.try_write(&mut file)
             }
+            Err(StoreError::Gone(_)) => {
+                file.store = None;
+                self.try_write(&mut file)
+            }
             other => other,
         };
         let problem = written.err().map(|error| {
+            // The next try opens it anew: what is open may be of a disk that is gone.
+            file.store = None;
             let path = self.path.display();
             format!("{path} cannot be written: {error}; what is measured waits in memory")
         });
@@ -188,6 +204,12 @@ impl Ledger {
         drop(seen);
         if waits {
             self.write();
+            let seen = lock(&self.seen);
+            let lost = seen.entries.len().saturating_add(seen.comparisons.len());
+            if lost > 0 {
+                let path = self.path.display();
+                tracing::error!("{lost} rows of savings are lost: {path} cannot be written");
+            }
         }
     }
 

@@ -96,6 +96,9 @@ pub(super) enum StoreError {
     /// What is in the file is not, or not any more, a ledger that this agent reads.
     #[error("{0}")]
     Unreadable(String),
+    /// Somebody has removed the open file.
+    #[error("{0}")]
+    Gone(rusqlite::Error),
     /// The disk is full, or the file cannot be opened.
     #[error("{0}")]
     Failed(rusqlite::Error),
@@ -103,6 +106,10 @@ pub(super) enum StoreError {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
+        let extended = error.sqlite_error().map(|error| error.extended_code);
+        if extended == Some(rusqlite::ffi::SQLITE_READONLY_DBMOVED) {
+            return Self::Gone(error);
+        }
         match error.sqlite_error_code() {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
                 Self::Unreadable(error.to_string())

@@ -204,6 +204,12 @@ impl Windows {
         }
     }
 
+    /// Whether steps of every rank under its swap are counted.
+    pub(super) fn has_counted(&self, job: &JobView) -> bool {
+        let swap = |rank: &RankView| self.reached.get(&rank.session.0).map(|reached| reached.swap);
+        job.ranks.iter().all(|rank| swap(rank) == Some(rank.swap))
+    }
+
     /// Whether a job runs a plan.
     pub(super) fn is_collecting(&self) -> bool {
         !self.collecting.is_empty()

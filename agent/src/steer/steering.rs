@@ -8,9 +8,9 @@ use pfo_fleet::Standing;
 use pfo_protocol::{JobView, Refusal, RefusalCode, Uid};
 
 use crate::fleet::{Fleet, ForLedger, fleet_of, spans_nodes};
-use crate::job::JobKey;
+use crate::job::{JobKey, as_it_runs, before_swap};
 use crate::ledger::Ledger;
-use crate::pfod::{Pfod, Questions};
+use crate::pfod::{Pfod, PfodError, Questions};
 use crate::steer::Steer;
 use crate::steer::fleet::OnNodes;
 use crate::steer::here::{Here, Standings};
@@ -55,8 +55,21 @@ impl Steering {
 
     /// The jobs whose energy counts for the ledger of savings, which gets the comparisons of the jobs
     /// that this node has a part of.
-    pub(crate) async fn counted<'a>(&self, jobs: &'a [JobView]) -> Cow<'a, [JobView]> {
+    ///
+    /// # Errors
+    /// If a swap waits for its step, and `pfod` does not say what the job runs until then.
+    pub(crate) async fn counted<'a>(
+        &self,
+        jobs: &'a [JobView],
+    ) -> Result<Cow<'a, [JobView]>, PfodError> {
         let mut counted = Cow::Borrowed(jobs);
+        let waits = |job: &JobView| before_swap(job).is_some() && self.ledger.has_counted(job);
+        if jobs.iter().any(waits) {
+            let status = self.questions.status().await?;
+            for job in counted.to_mut().iter_mut().filter(|job| waits(job)) {
+                *job = as_it_runs(job, &status.jobs).unwrap_or_else(|| job.clone());
+            }
+        }
         for job in jobs {
             let Some(fleet) = fleet_of(self.fleet.as_ref(), job) else { continue };
             let key = JobKey::of(job);
@@ -66,7 +79,7 @@ impl Steering {
                 counted.to_mut().retain(|job| JobKey::of(job) != key);
             }
         }
-        counted
+        Ok(counted)
     }
 
     /// The guard, straggler answer and budget of each job, of one user or of all.

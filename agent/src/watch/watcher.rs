@@ -124,7 +124,9 @@ impl Watcher {
             }
             let look = async { Ok(self.look(watched, &jobs, limits()).await) };
             let next = self.duty("looks at jobs", look).await.unwrap_or(Some(LOOK_EVERY));
-            let next = next.into_iter().chain(told.again_within()).min();
+            // The steps of a plan that a swap is about to end are read until that step.
+            let counts = ledger.is_collecting().then_some(LOOK_EVERY);
+            let next = next.into_iter().chain(told.again_within()).chain(counts).min();
             tokio::select! {
                 changed = job_changed(&mut notices) => changed?,
                 () = sleep(next.unwrap_or_default()), if next.is_some() => {}
@@ -175,7 +177,7 @@ impl Watcher {
     /// The energy of jobs for the ledger of savings. Returns whether it has something to write.
     async fn count(&self, jobs: &[JobView]) -> Result<bool, PfodError> {
         let Steering { questions, ledger, .. } = &*self.steering;
-        let has_more = ledger.see(&self.steering.counted(jobs).await);
+        let has_more = ledger.see(&self.steering.counted(jobs).await?);
         ledger.see_partitions(jobs, |job| self.budgets.partition_of(job));
         if ledger.wants_gpus() {
             ledger.see_gpus(jobs, &questions.status().await?.gpus);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use pfo_protocol::GpuName;
 use pfo_tests::{
-    Client, Identity, MachineSetup, Node, Setup, Training, hello, needs_root, true_frontier,
+    Client, Identity, MICROBATCHES, MachineSetup, Node, STAGES, Setup, TestPlan, Training, hello,
+    needs_root, true_frontier,
 };
 use serde_json::Value;
 
@@ -146,6 +147,29 @@ fn jobs_stay_below_a_budget_when_another_one_arrives_and_run_their_own_again_wit
     assert!(again.stderr.contains("no such power budget"), "{again:?}");
     third.process.kill();
     stop(trainings);
+}
+
+#[test]
+fn a_job_without_a_frontier_goes_back_to_the_plan_of_its_user_after_a_restart_of_pfod() {
+    needs_root!();
+    let mut node = node();
+    let training = Training::start(&node, FIRST, &Identity::trainer(), &["--time-scale", SCALE]);
+    training.until_leased(&node);
+    training.until_step(&node, 2);
+    let plan = TestPlan::new(STAGES, MICROBATCHES, |_, _| 1410).to_json();
+    swap(&node, &node.plan_file("own.json", &plan));
+    let own = label(&node, FIRST);
+    let _ = admin(&node, &["budget", "set", &format!("{:.0}W", 0.85 * drawn_w(&node, 3.0))]);
+    node.until_so("the job is slowed down", || is_slowed(&node, FIRST));
+    node.kill_daemon();
+    node.kill_agent();
+    node.start_daemon();
+    node.start_agent();
+    training.until_leased(&node);
+    node.until_so("the job is slowed down again", || is_slowed(&node, FIRST));
+    let _ = admin(&node, &["budget", "clear"]);
+    node.until_is("the plan of its user", &own, || label(&node, FIRST));
+    training.stop();
 }
 
 #[test]

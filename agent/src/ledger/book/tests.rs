@@ -195,12 +195,23 @@ fn what_was_not_written_because_the_disk_was_full_is_written_once() {
         ledger.see(&[example(&"p".repeat(100 * swap as usize), swap, 7, 50)]);
         // Pages that the file has already are all that there is, for every other write.
         let most = if swap % 2 == 0 { 1 } else { u32::MAX };
-        lock(&ledger.file).store.as_ref().unwrap().set_most_pages(most);
+        // It is opened anew after a write that failed.
+        lock(&ledger.file).store.iter().for_each(|store| store.set_most_pages(most));
         ledger.write();
         full += u32::from(lock(&ledger.file).problem.is_some());
     }
-    lock(&ledger.file).store.as_ref().unwrap().set_most_pages(u32::MAX);
     ledger.end();
     assert!(full > 0, "no write failed");
     assert_eq!(steps(&begun(state.path())), 39 * 50);
+}
+
+#[test]
+fn a_file_that_was_removed_is_written_anew_also_at_the_end() {
+    let state = tempfile::tempdir().unwrap();
+    let ledger = begun(state.path());
+    ledger.see(&[example("p", 1, 7, 50)]);
+    fs::remove_dir_all(ledger.path.parent().unwrap()).unwrap();
+    ledger.see(&[example("q", 2, 7, 60)]);
+    ledger.end();
+    assert_eq!(steps(&begun(state.path())), 110);
 }

@@ -45,7 +45,7 @@ pub(super) struct Own {
 pub(super) struct Ordered {
     pub(super) label: String,
     pub(super) tag: u32,
-    /// The swap that brought it, once that was seen.
+    /// The number of the swap that brings it.
     #[serde(default)]
     pub(super) swap: Option<u64>,
 }
@@ -165,8 +165,8 @@ impl Known {
             self.own_number = None;
         }
         // One that was in force may be ordered again, and be refused.
-        let is_new = |last: &Ordered| last.tag != ordered.tag || last.swap.is_some();
-        if self.ordered.last().is_none_or(is_new) {
+        let key = |ordered: &Ordered| (ordered.tag, ordered.swap);
+        if self.ordered.last().map(key) != Some(key(&ordered)) {
             self.ordered.push(ordered);
         }
         let excess = self.ordered.len().saturating_sub(REMEMBERED);

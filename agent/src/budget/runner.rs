@@ -15,7 +15,7 @@ use crate::budget::decision::{Decided, Draw, decide};
 use crate::budget::fleet::{Link, Look, Turns, Wholes, given, has_first_rank, is_cut_off};
 use crate::budget::followed::Followed;
 use crate::budget::gather::{Member, Node, gather};
-use crate::budget::known::{Known, OWN};
+use crate::budget::known::{Known, OWN, Ordered};
 use crate::budget::level::Level;
 use crate::budget::report::{Outcome, Shown};
 use crate::fleet::spans_nodes;
@@ -411,7 +411,9 @@ impl Budgets {
             };
             match change {
                 Ok(change) => {
-                    of_job.order(change.ordered.clone());
+                    // `pfod` may be restarted before the next look sees it in force.
+                    let swap = Some(job.swap.saturating_add(1));
+                    of_job.order(Ordered { swap, ..change.ordered.clone() });
                     due.push((key, change));
                 }
                 Err(error) => of_job.problem = Some(error.to_string()),

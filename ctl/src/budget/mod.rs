@@ -88,7 +88,7 @@ pub(crate) struct Set {
 
 /// A ramp in watts a second, along which power moves.
 fn ramp(text: &str) -> Result<f64, String> {
-    let watts = pfo_budget::watts(text).map_err(|error| error.to_string())?;
+    let watts = pfo_budget::watts(text)?;
     let none = "power would never change; give more than 0 W, such as 500W, or leave it out";
     if watts > 0.0 { Ok(watts) } else { Err(none.to_owned()) }
 }

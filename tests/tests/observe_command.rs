@@ -263,6 +263,8 @@ fn ctrl_c_at_a_terminal_reaches_the_command_once_each_time() {
     for file in ["observe", "command", "interrupts", "enough"] {
         fs::remove_file(machine.folder.join(file)).unwrap();
     }
+    // Its socket is in the folder of the node.
+    drop(terminal);
     machine.end();
 }
 

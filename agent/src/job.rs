@@ -16,6 +16,11 @@ pub(crate) struct JobKey {
 }
 
 impl JobKey {
+    /// The job among those of a status.
+    pub(crate) fn status_in<'a>(&self, jobs: &'a [JobStatus]) -> Option<&'a JobStatus> {
+        jobs.iter().find(|job| (&job.job, job.uid) == (&self.name, self.uid))
+    }
+
     pub(crate) fn of(job: &JobView) -> Self {
         Self { uid: job.uid, name: job.job.clone() }
     }
@@ -67,7 +72,7 @@ pub(crate) fn before_swap(job: &JobView) -> Option<u64> {
 /// says that plan only in the windows of the status.
 pub(crate) fn as_it_runs(job: &JobView, jobs: &[JobStatus]) -> Option<JobView> {
     let swap = before_swap(job)?;
-    let status = jobs.iter().find(|of| (of.uid, &of.job) == (job.uid, &job.job))?;
+    let status = JobKey::of(job).status_in(jobs)?;
     let plan = status.windows.last().filter(|_| status.swap_at_step.is_some())?.plan.clone();
     Some(JobView { plan, swap, ..job.clone() })
 }

@@ -35,11 +35,11 @@ pub(crate) struct Late {
 impl Late {
     /// Adds values in their order; the first ones tell how late all are.
     pub(crate) fn add(&mut self, moves: &[Move], usual_ns: u64) {
-        let by_ns = self.by_ns.unwrap_or_else(|| lateness_ns(moves, usual_ns));
-        if self.by_ns.is_none() && solution(moves, 0).unexplained_j.is_none() {
+        let by_ns = self.by_ns.or_else(|| lateness_ns(moves, usual_ns)).unwrap_or_else(|| {
             let late = |share: f64| solution(moves, (share * usual_ns as f64) as u64);
             self.possible = POSSIBLE.map(late).to_vec();
-        }
+            0
+        });
         self.by_ns = Some(by_ns);
         if by_ns > 0 {
             let moves: Vec<_> = self.last.take().into_iter().chain(moves.iter().cloned()).collect();
@@ -77,12 +77,16 @@ fn solution(moves: &[Move], by_ns: u64) -> Solution {
     regression.solve()
 }
 
-/// By how much the counter is late: not at all, unless that explains the values far better.
-fn lateness_ns(moves: &[Move], usual_ns: u64) -> u64 {
+/// By how much the counter is late: not at all, unless that explains the values far better. None if they
+/// are too few to tell.
+fn lateness_ns(moves: &[Move], usual_ns: u64) -> Option<u64> {
     let solution = |by_ns| solution(moves, by_ns);
     let in_time = solution(0);
     let mean_j = moves.iter().map(|change| change.energy_j).sum::<f64>() / moves.len() as f64;
-    let Some(in_time_j) = in_time.unexplained_j.filter(|j| *j > SLIGHT * mean_j) else { return 0 };
+    let in_time_j = in_time.unexplained_j?;
+    if in_time_j <= SLIGHT * mean_j {
+        return Some(0);
+    }
     let best = |lengths_ns: &mut dyn Iterator<Item = f64>| {
         let late = lengths_ns.filter_map(|ns| Some((ns, solution(ns as u64).unexplained_j?)));
         late.min_by(|(_, one_j), (_, other_j)| one_j.total_cmp(other_j))
@@ -91,10 +95,10 @@ fn lateness_ns(moves: &[Move], usual_ns: u64) -> u64 {
     let coarse = best(&mut (1..=LENGTHS).map(|length| f64::from(length) * step_ns));
     let gain = |late_j: f64| 2.0 * in_time.moves as f64 * (in_time_j / late_j).ln();
     let Some((near_ns, _)) = coarse.filter(|(_, late_j)| gain(*late_j) > LIKELIER) else {
-        return 0;
+        return Some(0);
     };
     let between = |part: u32| near_ns + (f64::from(part) / f64::from(BETWEEN) - 1.0) * step_ns;
-    best(&mut (1..2 * BETWEEN).map(between)).map_or(0, |(by_ns, _)| by_ns as u64)
+    Some(best(&mut (1..2 * BETWEEN).map(between)).map_or(0, |(by_ns, _)| by_ns as u64))
 }
 
 /// Adds those moves before which it is known what the GPU did.
@@ -244,7 +248,7 @@ mod tests {
             let path = format!("{}/../sim/facts/nvidia-{model}.json", env!("CARGO_MANIFEST_DIR"));
             let facts: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
             let moves = measured(&facts);
-            let by_ms = lateness_ns(&moves, 100 * MS) / MS;
+            let by_ms = lateness_ns(&moves, 100 * MS).unwrap() / MS;
             assert!((12..=16).contains(&by_ms), "{model}: {by_ms} ms");
             let unexplained_j = |by_ns| {
                 let mut regression = Regression::default();

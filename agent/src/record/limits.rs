@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pfo_protocol::{JobStatus, RankStatus, Refusal, RefusalCode, Status, TrialRun};
+use pfo_protocol::{RankStatus, Refusal, RefusalCode, Status, TrialRun};
 
 use crate::job::JobKey;
 use crate::record::trial::disturbed;
@@ -40,7 +40,7 @@ impl Limits {
 
     /// The first rank whose GPU has another limit. The agent may keep it below one that is wanted.
     fn late<'a>(&self, status: &'a Status, key: &JobKey) -> Option<&'a RankStatus> {
-        let ranks = job_in(status, key).into_iter().flat_map(|job| &job.ranks);
+        let ranks = key.status_in(&status.jobs).into_iter().flat_map(|job| &job.ranks);
         let is_late = |rank: &&RankStatus| {
             let gpu = status.gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid);
             let limit_w = gpu.and_then(|gpu| gpu.power_limit_w);
@@ -55,6 +55,15 @@ impl Limits {
 
     pub(super) fn are_in_force(&self, status: &Status, key: &JobKey) -> bool {
         self.late(status, key).is_none()
+    }
+
+    /// Whether they came into force before a step that is measured; none if neither has happened yet. A
+    /// status shows its GPUs as they were before its ranks: what it has in force was so before a step
+    /// that it does not have begun.
+    pub(super) fn in_time(&self, status: &Status, key: &JobKey, first_step: u64) -> Option<bool> {
+        let mut ranks = key.status_in(&status.jobs).into_iter().flat_map(|job| &job.ranks);
+        let has_begun = ranks.any(|rank| rank.step >= Some(first_step));
+        (has_begun || self.are_in_force(status, key)).then_some(!has_begun)
     }
 
     /// That a rank's limit was late for the steps that were measured.
@@ -74,18 +83,7 @@ impl Limits {
     }
 }
 
-/// Whether a rank of the job has begun a step that is measured. A status shows its GPUs as they
-/// were before its ranks: what was in force in it was so before this step.
-pub(super) fn has_begun(status: &Status, key: &JobKey, first_step: u64) -> bool {
-    let mut ranks = job_in(status, key).into_iter().flat_map(|job| &job.ranks);
-    ranks.any(|rank| rank.step >= Some(first_step))
-}
-
 fn limits_of_plan(status: &Status, key: &JobKey) -> Vec<u32> {
-    let plan = job_in(status, key).and_then(|job| job.plan.as_ref());
+    let plan = key.status_in(&status.jobs).and_then(|job| job.plan.as_ref());
     plan.map(|plan| plan.power_limits_w.clone()).unwrap_or_default()
-}
-
-fn job_in<'a>(status: &'a Status, key: &JobKey) -> Option<&'a JobStatus> {
-    status.jobs.iter().find(|job| (&job.job, job.uid) == (&key.name, key.uid))
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::job::JobKey;
 use crate::pfod::{Pfod, PfodError, Questions};
-use crate::record::limits::{self, Limits, has_begun};
+use crate::record::limits::{self, Limits};
 use crate::record::recorded::{Recorded, StepMark};
 use crate::record::recorder::{Outcome, RecordedRanks};
 use crate::record::samples::TrialSamples;
@@ -47,14 +47,14 @@ async fn limits_in_time(
     key: &JobKey,
     first_step: u64,
 ) -> Result<bool, PfodError> {
+    let status = questions.status().await?;
+    let limits = Limits::of_plan(&status, key);
+    if limits.are_in_force(&status, key) {
+        return Ok(true);
+    }
     loop {
-        let status = questions.status().await?;
-        let limits = Limits::of_plan(&status, key);
-        if limits.are_in_force(&status, key) {
-            return Ok(true);
-        }
-        if has_begun(&status, key, first_step) {
-            return Ok(false);
+        if let Some(in_time) = limits.in_time(&questions.status().await?, key, first_step) {
+            return Ok(in_time);
         }
         sleep(limits::LOOK_EVERY).await;
     }

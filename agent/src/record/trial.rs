@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::job::JobKey;
 use crate::pfod::{Connection, Pfod, PfodError, unexpected};
-use crate::record::limits::{self, Limits, PATIENCE, has_begun};
+use crate::record::limits::{self, Limits, PATIENCE};
 use crate::record::observed::{check_unchanged, windows};
 use crate::record::recorded::Recorded;
 use crate::record::recorder::{Outcome, RecordedRanks, Recorder};
@@ -113,12 +113,8 @@ async fn in_time(
     first_step: u64,
 ) -> Result<bool, PfodError> {
     loop {
-        let status = status(hold).await?;
-        if has_begun(&status, job, first_step) {
-            return Ok(false);
-        }
-        if limits.are_in_force(&status, job) {
-            return Ok(true);
+        if let Some(in_time) = limits.in_time(&status(hold).await?, job, first_step) {
+            return Ok(in_time);
         }
         sleep(limits::LOOK_EVERY).await;
     }
@@ -171,7 +167,7 @@ async fn status(hold: &mut Connection) -> Result<Status, PfodError> {
 
 /// The first rank of a job whose clock or power limit the driver refuses.
 fn refused_by_driver(status: &Status, key: &JobKey) -> Option<Refusal> {
-    let job = status.jobs.iter().find(|job| (&job.job, job.uid) == (&key.name, key.uid))?;
+    let job = key.status_in(&status.jobs)?;
     let of_rank = |rank: &RankStatus| {
         let why = rank.problem.as_ref()?;
         let gpu = status.gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid)?;

@@ -8,7 +8,7 @@ use pfo_planner::Frontier;
 use crate::failure::Failure;
 use crate::planning::file;
 
-/// No step takes so many seconds or joules.
+/// A time in seconds or an energy in joules from here on is a mistake in the file.
 const MOST: f64 = 1e12;
 
 /// Points with what to call them.

@@ -249,10 +249,11 @@ soak: ## Kill at random, PFO_SOAK_ROUNDS (2000) times, in a booted Debian, as ro
 	$(BUILD_FOR_TESTS)
 	cargo test -p pfo-tests --test booted -- --ignored --nocapture soak::
 
-schedules: ## Run PFO_SCHEDULES (a million) random schedules of the agents of a job, and 10,000 of meters (takes minutes)
+schedules: ## Run PFO_SCHEDULES (a million) schedules of a job's agents, 10,000 of meters, 100 quarters of 50 nodes (minutes)
 	@scripts/setup build
 	PFO_SCHEDULES=$(or $(PFO_SCHEDULES),1000000) cargo test --release -p pfo-fleet --test it no_two
 	PFO_METER_SCHEDULES=10000 cargo test --release -p pfod --lib judge
+	PFO_QUARTERS=100 cargo test --release -p pfo-agent --lib quarter
 
 fuzz: ## Fuzz every reader of foreign bytes for FUZZ_SECONDS (60), and try new cases of properties
 	@scripts/setup fuzz

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use pfo_protocol::ConfigStatus;
 use pfo_service::{Accounts, NodeAccounts};
 
 use crate::authority::Authority;
@@ -75,8 +76,14 @@ impl InForce {
 
     /// Reads the configuration again. One that is wrong changes nothing; returns why then.
     pub(crate) fn reload(&self) -> Option<String> {
-        match self.read() {
-            Ok(settings) => {
+        let read = self.read().and_then(|read| read.0.check_names().map(|()| read));
+        match read {
+            Ok((settings, keys)) => {
+                for key in keys {
+                    tracing::warn!(
+                        "{key} has changed in agent.toml, which requires a restart of pfo-agent"
+                    );
+                }
                 settings.report();
                 *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
                 None
@@ -88,15 +95,93 @@ impl InForce {
         }
     }
 
-    fn read(&self) -> Result<Settings, String> {
-        let mut config = self.source.read().map_err(|error| error.to_string())?;
-        for key in config.keep_unchangeable(&self.now().config) {
-            tracing::warn!(
-                "{key} has changed in agent.toml, which requires a restart of pfo-agent"
-            );
+    /// How the file as it is now differs from what is in force. Reads the file.
+    pub(crate) fn status(&self) -> ConfigStatus {
+        let now = self.now();
+        let unknown = now.authority.unknown_names().iter();
+        let status = ConfigStatus {
+            file: now.config.file.as_ref().map(|file| file.display().to_string()),
+            unknown_names: unknown.map(ToString::to_string).collect(),
+            ..ConfigStatus::default()
+        };
+        match self.read() {
+            Ok((settings, keys)) => {
+                let outdated = settings.config != now.config;
+                ConfigStatus {
+                    // Names that were unknown at the start are told apart: the rest is in force.
+                    refused: outdated.then(|| settings.check_names().err()).flatten(),
+                    restart_needed_for: keys.into_iter().map(str::to_owned).collect(),
+                    outdated,
+                    ..status
+                }
+            }
+            Err(why) => ConfigStatus { refused: Some(why), ..status },
         }
-        let settings = Settings::new(config, &NodeAccounts);
-        settings.check_names()?;
-        Ok(settings)
+    }
+
+    /// What the file leads to now, and the keys whose new values take a restart.
+    fn read(&self) -> Result<(Settings, Vec<&'static str>), String> {
+        let mut config = self.source.read().map_err(|error| error.to_string())?;
+        let keys = config.keep_unchangeable(&self.now().config);
+        Ok((Settings::new(config, &NodeAccounts), keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Arguments;
+
+    /// Groups that every node has.
+    const GROUPS: &str = "[groups]\ntrainers = \"root\"\nadministrators = \"root\"\n";
+
+    fn with_groups(more: &str) -> String {
+        GROUPS.to_owned() + more
+    }
+
+    /// What is said of a file that has been written since it was read.
+    fn said_of(written: &str) -> ConfigStatus {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("agent.toml");
+        std::fs::write(&file, GROUPS).unwrap();
+        let arguments = ["pfo-agent", "--config", file.to_str().unwrap()];
+        let source = Arguments::parse_from(arguments).source;
+        let in_force = InForce::new(source.clone(), source.read().unwrap());
+        std::fs::write(&file, written).unwrap();
+        let said = in_force.status();
+        assert_eq!(said.file.as_deref(), file.to_str());
+        ConfigStatus { file: None, ..said }
+    }
+
+    #[test]
+    fn a_file_that_says_the_same_is_in_force() {
+        assert_eq!(said_of(&with_groups("# A remark\n")), ConfigStatus::default());
+    }
+
+    #[test]
+    fn a_file_that_is_wrong_is_refused_with_the_place() {
+        let refused = said_of(&with_groups("[watch]\nstepz = 3\n")).refused.unwrap();
+        assert!(refused.contains("agent.toml, line 5"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_grants_to_an_unknown_group_is_refused() {
+        let refused = said_of("[groups]\ntrainers = \"nosuch\"\n").refused.unwrap();
+        assert!(refused.contains("nosuch"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_was_written_and_not_read_is_newer() {
+        let newer = ConfigStatus { outdated: true, ..ConfigStatus::default() };
+        assert_eq!(said_of(&with_groups("[watch]\nsteps = 3\n")), newer);
+    }
+
+    #[test]
+    fn a_key_that_takes_a_restart_is_named() {
+        let keys = vec!["paths.state".to_owned()];
+        let restart = ConfigStatus { restart_needed_for: keys, ..ConfigStatus::default() };
+        assert_eq!(said_of(&with_groups("[paths]\nstate = \"/elsewhere\"\n")), restart);
     }
 }

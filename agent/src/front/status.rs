@@ -1,9 +1,12 @@
 //! The status of the agent and of the jobs that it watches.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pfo_fleet::Standing;
-use pfo_protocol::{AgentStatus, FleetJob, Pid, SlowRank, Uid, WatchedJob};
+use pfo_protocol::{AgentStatus, ConfigStatus, FleetJob, Pid, SlowRank, Uid, WatchedJob};
+
+use tokio::task::spawn_blocking;
 
 use crate::authority::Permit;
 use crate::front::Services;
@@ -18,7 +21,10 @@ pub(super) async fn status(services: &Services, permit: &Permit) -> Box<AgentSta
         None => BTreeMap::new(),
     };
     let standings = services.steering.standings(only_of).await;
-    Box::new(status_of(services, only_of, (whole, standings)))
+    let settings = Arc::clone(&services.settings);
+    // A file on a disk that hangs keeps nobody else waiting.
+    let config = spawn_blocking(move || settings.status()).await.unwrap_or_default();
+    Box::new(AgentStatus { config, ..status_of(services, only_of, (whole, standings)) })
 }
 
 /// What is known of jobs of several nodes, and what stands beside the plan of each job.
@@ -30,7 +36,7 @@ pub(crate) fn status_of(
     only_of: Option<Uid>,
     (whole, standings): Whole,
 ) -> AgentStatus {
-    let Services { started, stragglers, watcher, .. } = services;
+    let Services { started, stragglers, watcher, ledger, .. } = services;
     let mut jobs: BTreeMap<JobKey, WatchedJob> = BTreeMap::new();
     let mut seen = watcher.seen();
     seen.retain(|key, _| only_of.is_none_or(|uid| uid == key.uid));
@@ -62,6 +68,8 @@ pub(crate) fn status_of(
         uptime_s: started.elapsed().as_secs_f64(),
         pfod_problem: watcher.problem(),
         jobs: jobs.into_values().collect(),
+        config: ConfigStatus::default(),
+        ledger_problem: ledger.problem(),
     }
 }
 

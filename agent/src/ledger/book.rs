@@ -53,6 +53,8 @@ pub(crate) struct Ledger {
     path: PathBuf,
     seen: Mutex<Seen>,
     file: Mutex<File>,
+    /// Why the file cannot be written.
+    problem: Mutex<Option<String>>,
     entries: AtomicU64,
     lately: Mutex<(Option<Instant>, BTreeMap<JobKey, SavedEnergy>)>,
     /// What is booked in the file; none before that was read.
@@ -76,7 +78,6 @@ struct Seen {
 #[derive(Debug, Default)]
 struct File {
     store: Option<Store>,
-    problem: Option<String>,
     /// What became of a file that could not be read.
     aside: Option<String>,
 }
@@ -89,6 +90,7 @@ impl Ledger {
             path: state.join("ledger").join("ledger.sqlite"),
             seen: Mutex::default(),
             file: Mutex::default(),
+            problem: Mutex::default(),
             entries: AtomicU64::default(),
             lately: Mutex::default(),
             accounts: Mutex::default(),
@@ -184,15 +186,21 @@ impl Ledger {
             let path = self.path.display();
             format!("{path} cannot be written: {error}; what is measured waits in memory")
         });
-        if let Some(why) = problem.as_ref().filter(|_| file.problem.is_none()) {
+        let before = self.problem();
+        if let Some(why) = problem.as_ref().filter(|_| before.is_none()) {
             tracing::warn!("{why}");
         }
-        if problem.is_none() && file.problem.is_some() {
+        if problem.is_none() && before.is_some() {
             tracing::info!("{} is written again", self.path.display());
         }
         lock(&self.seen).pause_until =
             problem.as_ref().and_then(|_| Instant::now().checked_add(PAUSE));
-        file.problem = problem;
+        *lock(&self.problem) = problem;
+    }
+
+    /// Why what is measured is not written, if it is not.
+    pub(crate) fn problem(&self) -> Option<String> {
+        lock(&self.problem).clone()
     }
 
     /// Writes everything, because the agent ends.
@@ -290,7 +298,7 @@ impl Ledger {
         let until_unix_s = query.until_unix_s.unwrap_or(u64::MAX);
         let span = Span { since_unix_s, until_unix_s };
         let mut file = lock(&self.file);
-        let mut problem = file.problem.clone();
+        let mut problem = self.problem();
         let mut known = BTreeMap::new();
         if file.store.is_none() {
             let opened = self.open(&mut file);

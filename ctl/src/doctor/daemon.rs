@@ -1,6 +1,6 @@
 //! What the daemons report about themselves: version, configuration, driver, and locks still owed.
 
-use pfo_protocol::{AgentStatus, DaemonStatus, Pid, Status};
+use pfo_protocol::{AgentStatus, ConfigStatus, DaemonStatus, Pid, Status};
 
 use super::finding::Finding;
 use crate::daemons::{ConnectionError, Which};
@@ -14,6 +14,8 @@ const AGENT: &str = "agent";
 const CONFIGURATION: &str = "configuration";
 const LIBRARY: &str = "driver-of-daemon";
 const LEDGER: &str = "ledger";
+const AGENT_CONFIGURATION: &str = "agent-configuration";
+const SAVINGS: &str = "savings";
 
 /// Judges the status of `pfod`, or the reason why there is none.
 pub(crate) fn check(status: &Result<Status, Error>) -> Vec<Finding> {
@@ -22,7 +24,7 @@ pub(crate) fn check(status: &Result<Status, Error>) -> Vec<Finding> {
             let daemon = &status.daemon;
             let answers = Answers { which: Which::Pfod, check: CHECK };
             let mut findings = vec![answers.version(&daemon.version, daemon.pid)];
-            findings.extend(configuration(daemon));
+            findings.extend(configuration(&daemon.config, Which::Pfod));
             findings.extend(driver(daemon));
             findings.extend(owed(daemon));
             findings
@@ -43,6 +45,11 @@ pub(crate) fn check_agent(status: &Result<AgentStatus, Error>) -> Vec<Finding> {
         let message = format!("pfo-agent does not reach pfod: {why}");
         let remedy = "it retries by itself; see `systemctl status pfod-agent.socket`";
         findings.push(Finding::wrong(AGENT, message, remedy));
+    }
+    findings.extend(configuration(&agent.config, Which::Agent));
+    if let Some(why) = &agent.ledger_problem {
+        let remedy = "make room on its disk or correct its rights; pfo-agent tries again by itself";
+        findings.push(Finding::wrong(SAVINGS, why.clone(), remedy));
     }
     findings
 }
@@ -93,29 +100,33 @@ impl Answers {
     }
 }
 
-fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
-    let config = &daemon.config;
+fn configuration(config: &ConfigStatus, which: Which) -> Vec<Finding> {
+    let check = match which {
+        Which::Pfod => CONFIGURATION,
+        Which::Agent => AGENT_CONFIGURATION,
+    };
     let mut findings = Vec::new();
     if let Some(why) = &config.refused {
         let remedy = "correct it, then `pfoctl reload`; the configuration before it stays in force";
-        findings.push(Finding::wrong(CONFIGURATION, format!("refused: {why}"), remedy));
-    } else if let Some(what) = config_outdated(config) {
-        let remedy = "`pfoctl reload`, or for other keys `systemctl restart pfod`";
-        findings.push(Finding::warning(CONFIGURATION, what, remedy));
+        findings.push(Finding::wrong(check, format!("refused: {why}"), remedy));
+    } else if let Some(what) = config_outdated(config, which) {
+        let remedy = format!("`pfoctl reload`, or for other keys `systemctl restart {which}`");
+        findings.push(Finding::warning(check, what, remedy));
     }
     for key in &config.restart_needed_for {
         let message = format!("the new {key} is not in force");
-        findings.push(Finding::warning(CONFIGURATION, message, "`systemctl restart pfod`"));
+        let remedy = format!("`systemctl restart {which}`");
+        findings.push(Finding::warning(check, message, remedy));
     }
     for name in &config.unknown_names {
         let message = format!(
             "this node has no {name}: the rights that the configuration gives it have no effect"
         );
-        findings.push(Finding::warning(CONFIGURATION, message, "add it, or correct the name"));
+        findings.push(Finding::warning(check, message, "add it, or correct the name"));
     }
     if findings.is_empty() {
         let file = config.file.as_deref().unwrap_or("without a file, the defaults");
-        findings.push(Finding::ok(CONFIGURATION, format!("{file} in force")));
+        findings.push(Finding::ok(check, format!("{file} in force")));
     }
     findings
 }
@@ -193,6 +204,29 @@ mod tests {
         assert_eq!(blind, (Level::Wrong, LIBRARY));
         let stale = changed(&|daemon| daemon.unrestored = vec!["GPU-1".to_owned()]);
         assert_eq!(stale, (Level::Wrong, LEDGER));
+    }
+
+    #[test]
+    fn everything_that_the_agent_reports_about_itself_is_judged() {
+        let said_of = |change: &dyn Fn(&mut AgentStatus)| {
+            let golden = include_str!("../../tests/golden/agent.json");
+            let mut status: AgentStatus = serde_json::from_str(golden).unwrap();
+            status.version = env!("CARGO_PKG_VERSION").to_owned();
+            change(&mut status);
+            let worst = check_agent(&Ok(status)).into_iter().max_by_key(|finding| finding.level);
+            let Finding { level, check, message, .. } = worst.unwrap();
+            (level, check, message)
+        };
+        assert_eq!(said_of(&|_| {}).0, Level::Ok);
+        let refused = said_of(&|agent| agent.config.refused = Some("line 3".to_owned()));
+        assert_eq!(refused, (Level::Wrong, AGENT_CONFIGURATION, "refused: line 3".to_owned()));
+        let (level, check, message) = said_of(&|agent| agent.config.outdated = true);
+        assert_eq!((level, check), (Level::Warning, AGENT_CONFIGURATION));
+        assert!(message.ends_with("since pfo-agent read it"), "{message}");
+        let full = said_of(&|agent| agent.ledger_problem = Some("no space".to_owned()));
+        assert_eq!(full, (Level::Wrong, SAVINGS, "no space".to_owned()));
+        let lone = said_of(&|agent| agent.pfod_problem = Some("x".to_owned()));
+        assert_eq!((lone.0, lone.1), (Level::Wrong, AGENT));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use pfo_protocol::{
 use super::node_table;
 use super::quantity::{change, percent};
 use super::table::heading;
+use crate::daemons::Which;
 use crate::error::Error;
 use crate::explained::Explained;
 use crate::in_force;
@@ -52,18 +53,7 @@ fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<Stri
     if let Some(problem) = &status.daemon.driver_problem {
         points.push(format!("driver: {problem}"));
     }
-    let config = &status.daemon.config;
-    if let Some(why) = &config.refused {
-        points.push(format!("configuration refused, the one before it stays in force: {why}"));
-    } else if let Some(what) = config_outdated(config) {
-        points.push(format!("configuration: {what}; `pfoctl reload` puts it into force"));
-    }
-    for key in &config.restart_needed_for {
-        points.push(format!("configuration: the new {key} requires a restart of pfod"));
-    }
-    for name in &config.unknown_names {
-        points.push(format!("configuration: this node has no {name}"));
-    }
+    points.extend(of_config(&status.daemon.config, Which::Pfod));
     if let Some(why) = &status.daemon.ledger_damage {
         points.push(format!(
             "the ledger was damaged ({why}): clocks may be locked that pfod does not know; `pfoctl \
@@ -82,6 +72,22 @@ fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<Stri
     points
 }
 
+fn of_config(config: &ConfigStatus, which: Which) -> Vec<String> {
+    let mut points = Vec::new();
+    if let Some(why) = &config.refused {
+        points.push(format!("configuration refused, the one before it stays in force: {why}"));
+    } else if let Some(what) = config_outdated(config, which) {
+        points.push(format!("configuration: {what}; `pfoctl reload` puts it into force"));
+    }
+    for key in &config.restart_needed_for {
+        points.push(format!("configuration: the new {key} requires a restart of {which}"));
+    }
+    for name in &config.unknown_names {
+        points.push(format!("configuration: this node has no {name}"));
+    }
+    points
+}
+
 /// What is wrong with the energy counter of a GPU.
 fn meter(gpu: &GpuStatus) -> Option<String> {
     let MeterStatus { reason, withheld } = gpu.meter.as_ref()?;
@@ -90,9 +96,10 @@ fn meter(gpu: &GpuStatus) -> Option<String> {
 }
 
 /// That the file says something else than what is in force.
-pub(crate) fn config_outdated(config: &ConfigStatus) -> Option<String> {
+pub(crate) fn config_outdated(config: &ConfigStatus, which: Which) -> Option<String> {
     let file = config.file.as_deref().unwrap_or("the file");
-    let is_new = "is newer than what is in force: it has been written since pfod read it";
+    let is_new =
+        format!("is newer than what is in force: it has been written since {which} read it");
     config.outdated.then(|| format!("{file} {is_new}"))
 }
 
@@ -176,6 +183,9 @@ fn of_agent(
     };
     let mut points = Vec::new();
     points.extend(agent.pfod_problem.as_ref().map(|why| format!("pfo-agent: no pfod: {why}")));
+    let config = of_config(&agent.config, Which::Agent);
+    points.extend(config.iter().map(|point| format!("pfo-agent: {point}")));
+    points.extend(agent.ledger_problem.as_ref().map(|why| format!("pfo-agent, savings: {why}")));
     for job in &agent.jobs {
         let name = format!("job {} of {}", job.job, user(job.uid));
         let here = status.jobs.iter().find(|here| (&here.job, here.uid) == (&job.job, job.uid));

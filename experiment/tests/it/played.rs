@@ -8,11 +8,11 @@ use pfo_planner::{
     Timeline, Watts, at_highest_clocks, replay,
 };
 use pfo_protocol::{
-    AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, DpRank, FrontierStatus, GpuUuid,
-    GuardStatus, LeftOut, Mhz, Pid, PlanStatus, ProfileKey, Rank, RecordedRank, RecordedTrial,
-    Refusal, RefusalCode, Request, Response, Stage, Status, StoredProfile, SweepEnd, SweepOrder,
-    SweepSettings, SweepState, SweepStatus, TpRank, TrialLength, TrialRank, TrialResult, TrialRow,
-    TrialRun, TrialStep, Uid, WaitPower,
+    AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, ConfigStatus, DpRank,
+    FrontierStatus, GpuUuid, GuardStatus, LeftOut, Mhz, Pid, PlanStatus, ProfileKey, Rank,
+    RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response, Stage, Status,
+    StoredProfile, SweepEnd, SweepOrder, SweepSettings, SweepState, SweepStatus, TpRank,
+    TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, Uid, WaitPower,
 };
 use tokio::time::{Instant, sleep};
 
@@ -180,6 +180,8 @@ impl Job {
                 uptime_s: 9.0,
                 pfod_problem: None,
                 jobs: Vec::new(),
+                config: ConfigStatus::default(),
+                ledger_problem: None,
             })),
             AgentRequest::P2pPowers => AgentResponse::P2pPowers(Vec::new()),
             AgentRequest::Calibrations => AgentResponse::Calibrations(Vec::new()),

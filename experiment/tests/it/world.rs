@@ -8,10 +8,10 @@ use std::time::Duration;
 use pfo_experiment::{Bench, BenchError, Progress, Terms, TuneError, TuneOrder, Tuned, tune};
 use pfo_planner::{LowerBound, Pipeline, Plan, Policy, Profile, Schedule, Timeline, Watts, replay};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, DpRank, GpuUuid, Instruction,
-    JobSelector, LeftOut, Mhz, Pid, ProfileKey, RanUnit, Rank, RankOrder, RecordedRank,
-    RecordedTrial, Request, Response, Stage, Status, StoredProfile, SweepSettings, TpRank,
-    TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, Uid, WaitPower,
+    AgentRequest, AgentResponse, AgentStatus, Chunk, ClockTable, ConfigStatus, DpRank, GpuUuid,
+    Instruction, JobSelector, LeftOut, Mhz, Pid, ProfileKey, RanUnit, Rank, RankOrder,
+    RecordedRank, RecordedTrial, Request, Response, Stage, Status, StoredProfile, SweepSettings,
+    TpRank, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, Uid, WaitPower,
 };
 
 /// What a GPU draws while it waits.
@@ -462,6 +462,8 @@ impl Bench for World {
                 uptime_s: 9.0,
                 pfod_problem: None,
                 jobs: Vec::new(),
+                config: ConfigStatus::default(),
+                ledger_problem: None,
             })),
             AgentRequest::P2pPowers => AgentResponse::P2pPowers(Vec::new()),
             AgentRequest::Calibrations => AgentResponse::Calibrations(Vec::new()),

@@ -7,6 +7,7 @@ use pfo_vocabulary::{Instruction, JobName, Pid, Rank, Stage, Uid};
 
 use crate::agent::first_plan::FirstPlan;
 use crate::agent::fleet::FleetJob;
+use crate::status::ConfigStatus;
 
 /// The agent and the jobs that the peer may see.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,12 @@ pub struct AgentStatus {
     pub pfod_problem: Option<String>,
     /// The jobs that it watches, by owner and name.
     pub jobs: Vec<WatchedJob>,
+    /// Its configuration.
+    #[serde(default)]
+    pub config: ConfigStatus,
+    /// Why what it measures for `savings` is not written, if it is not.
+    #[serde(default)]
+    pub ledger_problem: Option<String>,
 }
 
 /// What the agent knows of a job.

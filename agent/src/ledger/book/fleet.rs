@@ -60,7 +60,7 @@ impl Ledger {
         Ok(SavingsReport {
             rows: merged.rows,
             total: merged.total,
-            ledger_problem: lock(&self.file).problem.clone(),
+            ledger_problem: self.problem(),
             nodes: merged.nodes,
             ..self.report(query)
         })

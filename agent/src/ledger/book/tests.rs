@@ -198,7 +198,7 @@ fn what_was_not_written_because_the_disk_was_full_is_written_once() {
         // It is opened anew after a write that failed.
         lock(&ledger.file).store.iter().for_each(|store| store.set_most_pages(most));
         ledger.write();
-        full += u32::from(lock(&ledger.file).problem.is_some());
+        full += u32::from(ledger.problem().is_some());
     }
     ledger.end();
     assert!(full > 0, "no write failed");

@@ -9,6 +9,7 @@ use pfo_protocol::{
 use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
+use crate::in_force;
 use crate::outcome::BadOutcome;
 use crate::output::{Look, Output};
 use crate::plan::swap::{AnswerArguments, ask_patiently};
@@ -128,7 +129,7 @@ pub(crate) struct Terms {
 
 /// Has the agents of a job's nodes agree on what all of it runs.
 pub(crate) fn swap(
-    mut agent: Connection<Agent>,
+    (daemons, mut agent): (&Daemons, Connection<Agent>),
     job: &JobArguments,
     (target, terms): (SwapTarget, Terms),
     answer: &AnswerArguments,
@@ -138,10 +139,8 @@ pub(crate) fn swap(
     let max_slowdown = guard.map(|Slowdown(share)| share);
     let (selector, wait) = (job.selector(), answer.wait());
     let request = AgentRequest::FleetSwap { job: selector, target, at_step, max_slowdown, wait };
-    match ask(&mut agent, job, request)? {
-        AgentResponse::FleetSwapped(swapped) => print(job, swapped, answer, output),
-        other => Err(agent.unexpected(&other).into()),
-    }
+    let response = ask(&mut agent, job, request)?;
+    print((daemons, &agent), job, response, answer, output)
 }
 
 /// Asks for something that the nodes of a job have to agree on, and waits for it.
@@ -154,25 +153,37 @@ pub(crate) fn ask(
     ask_patiently(agent, request, job.name(), &waiting)
 }
 
-/// Prints what was decided or done.
+/// Prints what was decided or done, by all nodes or, of a job that is on this one alone, by this one.
 ///
 /// # Errors
-/// If a node was late.
+/// If a node was late, or a driver on this one did not do it.
 pub(crate) fn print(
+    (daemons, agent): (&Daemons, &Connection<Agent>),
     job: &JobArguments,
-    swapped: FleetSwapped,
+    response: AgentResponse,
     answer: &AnswerArguments,
     output: &mut Output,
 ) -> Result<(), Error> {
+    let swapped = match response {
+        AgentResponse::FleetSwapped(swapped) => swapped,
+        AgentResponse::Swapped(swapped) => {
+            return answer.print((&mut daemons.pfod()?, job), &swapped, output);
+        }
+        other => return Err(agent.unexpected(&other).into()),
+    };
     if answer.json() {
         output.json(&swapped)?;
     } else {
         output.text(&sentences(job.name(), &swapped, answer.wait()))?;
     }
     let FleetSwapped { step, nodes, late, .. } = swapped;
-    match late.len() {
-        0 => Ok(()),
-        late => Err(BadOutcome::LateNodes { late: late as u32, nodes, step }.into()),
+    if !late.is_empty() {
+        return Err(BadOutcome::LateNodes { late: late.len() as u32, nodes, step }.into());
+    }
+    // A lock that the driver accepts and ignores is seen by who looks at the clocks.
+    match answer.wait().then(|| in_force::look(&mut daemons.pfod()?, job)).transpose()? {
+        Some(missing) if !missing.is_empty() => Err(BadOutcome::NotInForce(missing).into()),
+        _ => Ok(()),
     }
 }
 
@@ -183,7 +194,7 @@ pub(crate) fn roll_back(mut agent: Connection<Agent>, job: &JobArguments) -> Res
     let request =
         AgentRequest::FleetSwap { job: selector, target, at_step, max_slowdown, wait: false };
     match ask(&mut agent, job, request)? {
-        AgentResponse::FleetSwapped(_) => Ok(()),
+        AgentResponse::FleetSwapped(_) | AgentResponse::Swapped(_) => Ok(()),
         other => Err(agent.unexpected(&other).into()),
     }
 }

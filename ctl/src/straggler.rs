@@ -81,13 +81,7 @@ impl JobCommand {
             true => fleet::ask(&mut agent, &job, request)?,
             false => answer.wait_for(&mut agent, request, job.name())?,
         };
-        match response {
-            AgentResponse::Swapped(swapped) => {
-                answer.print((&mut daemons.pfod()?, &job), &swapped, output)
-            }
-            AgentResponse::FleetSwapped(swapped) => fleet::print(&job, swapped, &answer, output),
-            other => Err(agent.unexpected(&other).into()),
-        }
+        fleet::print((daemons, &agent), &job, response, &answer, output)
     }
 }
 

@@ -57,7 +57,6 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node without sessions.
-    #[must_use]
     pub(crate) fn new(source: ConfigSource, config: Config, ledger: Ledger) -> Self {
         let driver = Arc::new(LateDriver::new(&config.driver.library));
         let drain = Drain::beside(&config.paths.ledger);

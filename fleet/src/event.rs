@@ -109,6 +109,8 @@ pub struct Seen {
     pub held: Option<String>,
     /// The stages that do not run as they were profiled, if that is watched.
     pub slow: Vec<SlowStage>,
+    /// Why a GPU does not do what was swapped to, if the driver refuses it.
+    pub astray: Option<String>,
 }
 
 /// What `pfod` shows that a job runs.

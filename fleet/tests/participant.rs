@@ -34,6 +34,7 @@ fn seen(next_step: u64) -> Seen {
         swap: 0,
         held: None,
         slow: Vec::new(),
+        astray: None,
     }
 }
 
@@ -357,6 +358,25 @@ fn why_a_node_left_what_all_run_is_what_happened_there() {
     assert_eq!(late_at(&mut agent, 2000, shows(902, anew.clone())), Some((900, lost.clone())));
     let (mut agent, _) = begins_after_a_swap(shows(900, SAME));
     assert_eq!(late_at(&mut agent, 2000, shows(850, anew)), Some((106, lost)), "steps run again");
+}
+
+#[test]
+fn a_node_whose_driver_refuses_a_plan_is_late_until_it_does_not() {
+    let astray = |next_step| {
+        let (runs, swap) = SAME;
+        let astray = Some("rank 0 (GPU-1): no permission".to_owned());
+        Event::Looked(Some(Seen { runs, swap, astray, ..seen(next_step) }))
+    };
+    let (mut agent, late) = begins_after_a_swap(astray(107));
+    assert_eq!(late, Some((106, "rank 0 (GPU-1): no permission".to_owned())));
+    assert_eq!(late_at(&mut agent, 2000, astray(109)), None, "that is known");
+    let mut actions = agent.on(Event::Tick(3000));
+    actions.extend([agent.on(shows(111, SAME)), agent.on(shows(111, SAME))].concat());
+    let until = actions.into_iter().find_map(|action| match action {
+        Action::Report(report) => report.late.map(|late| late.until),
+        _ => None,
+    });
+    assert_eq!(until, Some(Some(111)));
 }
 
 #[test]

@@ -150,6 +150,7 @@ fn job(input: &mut Input<'_>, step: u64) -> JobView {
             energy_j: input.optional(Input::figure),
         }),
         meter: None,
+        problem: None,
     };
     let ranks = (0..RANKS).map(|number| rank(input, number)).collect();
     let plan = PlanStatus {

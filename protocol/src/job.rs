@@ -107,6 +107,8 @@ pub struct RankView {
     pub window: Option<RankWindow>,
     /// What is wrong with its GPU's energy counter, if anything.
     pub meter: Option<MeterStatus>,
+    /// Why its GPU does not run at the clocks that it should, if the driver refuses them.
+    pub problem: Option<String>,
 }
 
 /// Whole steps of one rank under one swap.

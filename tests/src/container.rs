@@ -40,7 +40,7 @@ const SHARED: &str = "/shared";
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Seconds after which a command inside is taken for one that hangs.
-const COMMAND_TIMEOUT_S: u32 = 120;
+const COMMAND_TIMEOUT_S: u32 = 300;
 
 /// A booted Debian.
 #[derive(Debug)]

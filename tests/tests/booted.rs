@@ -4,6 +4,7 @@ mod booted_admin;
 mod booted_ansible;
 mod booted_containers;
 mod booted_debian;
+mod booted_guides;
 mod booted_hostile;
 mod booted_kill_matrix;
 mod booted_observe;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use pfo_fleet::{Degrees, Gpus, Member, Place, Run, Runs, Seen, SwapAnswer};
 use pfo_protocol::{
-    GpuName, JobSelector, JobView, Mhz, PlanStatus, RankPosition, RankWindow, Refusal, Request,
-    Response, Stage, SwapTarget,
+    GpuName, JobSelector, JobView, Mhz, PlanStatus, RankPosition, RankView, RankWindow, Refusal,
+    Request, Response, Stage, SwapTarget,
 };
 use pfo_service::lock;
 use pfo_store::{LocalJob, Slices, digest_of};
@@ -139,7 +139,13 @@ fn seen_of(job: &JobView, runs: Runs) -> Option<Seen> {
         swap: job.swap,
         held: check_free(job).err().map(|refusal| refusal.message),
         slow: Vec::new(),
+        astray: job.ranks.iter().find_map(astray),
     })
+}
+
+fn astray(rank: &RankView) -> Option<String> {
+    let why = rank.problem.as_ref()?;
+    Some(format!("rank {} ({}): {why}", rank.position.rank, rank.gpu_uuid))
 }
 
 /// This node as one of a job; none before the job has a rank.

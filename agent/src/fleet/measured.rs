@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pfo_fleet::{Node, Shared, View};
+use pfo_fleet::{Node, Shared, View, completeness};
 use pfo_protocol::{FleetStep, FleetWindow, JobView};
 use pfo_service::lock;
 use pfo_store::{Measured, Shown, Store, StoreError};
@@ -198,8 +198,9 @@ fn windows(shared: &Shared, measured: &Each) -> Vec<FleetWindow> {
 }
 
 /// Adds up what the nodes have measured under a swap. None if one of them has not, or not all of its
-/// ranks.
+/// ranks, or is not there.
 fn whole(shared: &Shared, measured: &Each, swap: u64) -> Option<FleetStep> {
+    completeness(&shared.members).ok()?;
     let mut step = FleetStep { time_s: 0.0, energy_j: Some(0.0) };
     for (node, member) in &shared.members {
         let is_whole = |one: &&Measured| one.swap == swap && one.ranks == member.places.len();
@@ -207,7 +208,7 @@ fn whole(shared: &Shared, measured: &Each, swap: u64) -> Option<FleetStep> {
         step.time_s = step.time_s.max(*time_s);
         step.energy_j = step.energy_j.zip(*energy_j).map(|(sum, energy_j)| sum + energy_j);
     }
-    (!shared.members.is_empty()).then_some(step)
+    Some(step)
 }
 
 #[cfg(test)]
@@ -260,6 +261,17 @@ mod tests {
         assert_eq!(newest_step(&two_nodes(), &each), Some(FleetStep { energy_j: None, ..step }));
         each.insert(node("b"), vec![Measured { ranks: 0, ..one(0, 1.25, 0.0) }]);
         assert_eq!(newest_step(&two_nodes(), &each), None, "a rank of node b has run no step");
+    }
+
+    #[test]
+    fn what_the_nodes_that_are_left_have_measured_is_not_the_whole_job() {
+        let mut shared = two_nodes();
+        let each: BTreeMap<_, _> =
+            ["a", "b"].map(|name| (node(name), measured(0, 1.5, 300.0))).into();
+        assert!(newest_step(&shared, &each).is_some());
+        shared.apply(Change::Member(node("b"), None));
+        assert_eq!(newest_step(&shared, &each), None);
+        assert_eq!(windows(&shared, &each), []);
     }
 
     #[test]

@@ -24,6 +24,9 @@ const AGREEMENT: Duration = Duration::from_secs(60);
 /// itself; one at a step that a user has named may be an hour ahead.
 const TO_COME: Duration = Duration::from_secs(30);
 
+/// How long after a change the drivers of all nodes have said what they refuse, and the others know it.
+const REFUSED_WITHIN: Duration = Duration::from_millis(1500);
+
 /// How often a waiting request looks whether every node has changed.
 pub(super) const POLL: Duration = Duration::from_millis(200);
 
@@ -75,7 +78,12 @@ impl Fleet {
             let guard = Some(self.new_guard(job, most));
             terms.standing = Some(Standing { guard, watch, ..Standing::default() });
         }
-        Ok(self.change(&key, Change { run, by_uid: by.uid, terms, wait }).await?)
+        let swapped = self.change(&key, Change { run, by_uid: by.uid, terms, wait }).await?;
+        if !wait {
+            return Ok(swapped);
+        }
+        sleep(REFUSED_WITHIN).await;
+        Ok(self.swapped(&key, swapped.number, swapped.step).await)
     }
 
     /// Cuts a plan by stage, and hands the slices to the store.

@@ -296,6 +296,7 @@ pub(crate) mod tests {
             step: None,
             window: None,
             meter: None,
+            problem: None,
         };
         JobView {
             job: "team/j".parse().unwrap(),

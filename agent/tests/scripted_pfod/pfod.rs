@@ -81,6 +81,7 @@ pub(crate) fn job(uid: u32) -> JobView {
         step: Some(1),
         window: None,
         meter: None,
+        problem: None,
     };
     JobView {
         job: "j".parse().unwrap(),

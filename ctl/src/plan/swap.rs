@@ -116,7 +116,9 @@ impl Swap {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let plan = self.plan.as_ref().map(|name| self.label.read(name)).transpose()?;
         if let Some(agent) = self.who_changes().agent(daemons, &self.job) {
-            return self.swap_whole_job(agent, plan, output);
+            let terms = fleet::Terms { at_step: self.at_step, guard: self.guard };
+            let target = (self.target(plan), terms);
+            return fleet::swap((daemons, agent), &self.job, target, &self.answer, output);
         }
         // A plan that is not guarded, although that was asked for, must not run.
         let guard = self.guard.is_some().then(|| guard::set(daemons, &self.job, self.guard));
@@ -148,16 +150,6 @@ impl Swap {
         }
     }
 
-    fn swap_whole_job(
-        &self,
-        agent: Connection<Agent>,
-        plan: Option<LabelledPlan>,
-        output: &mut Output,
-    ) -> Result<(), Error> {
-        let terms = fleet::Terms { at_step: self.at_step, guard: self.guard };
-        fleet::swap(agent, &self.job, (self.target(plan), terms), &self.answer, output)
-    }
-
     /// Default clocks may not be all that holds a job back.
     fn say_kept(&self, pfod: &mut Connection<Pfod>, output: &mut Output) -> Result<(), Error> {
         let Ok(status) = pfod.status() else { return Ok(()) };
@@ -184,7 +176,7 @@ impl Rollback {
         let who = Who::of(self.this_node_only);
         if let Some(agent) = who.agent(daemons, &self.job) {
             let previous = (SwapTarget::Previous, fleet::Terms::default());
-            return fleet::swap(agent, &self.job, previous, &self.answer, output);
+            return fleet::swap((daemons, agent), &self.job, previous, &self.answer, output);
         }
         let mut pfod = daemons.pfod()?;
         self.answer.swap(&mut pfod, &self.job, (who, SwapTarget::Previous, None), output)

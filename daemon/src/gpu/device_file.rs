@@ -7,14 +7,12 @@ use pfo_keeper::GpuFacts;
 use pfo_service::FileIdentity;
 
 /// Whether the device file of a GPU is among files that a client has open.
-#[must_use]
 pub(crate) fn is_open(gpu: &GpuFacts, devices: &Path, open: &[FileIdentity]) -> bool {
     let identity = path(gpu, devices).and_then(|path| FileIdentity::of(&path).ok());
     identity.is_some_and(|identity| open.contains(&identity))
 }
 
 /// What a client has to pass, and what to do so that it can.
-#[must_use]
 pub(crate) fn in_words(gpu: &GpuFacts, devices: &Path) -> (String, String) {
     const IN_THE_STEP: &str = "run within the job step that was given this GPU, with libpfo 0.2 or \
                                later; an administrator may use `pfoctl grant`, or set require_device = false";

@@ -65,7 +65,6 @@ pub(crate) enum Health {
 
 impl LateDriver {
     /// A driver that is not loaded yet.
-    #[must_use]
     pub(crate) fn new(library: &Path) -> Self {
         Self {
             library: library.to_owned(),
@@ -227,7 +226,6 @@ impl LateDriver {
     }
 
     /// Asks every GPU, if there is a driver.
-    #[must_use]
     pub(crate) fn health(&self) -> Health {
         let Some(driver) = self.loaded.load_full() else {
             return Health::Present;

@@ -36,7 +36,6 @@ struct OnDisk {
 
 impl JobFiles {
     /// The files beside a ledger.
-    #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
         // A plan that was followed as if it were set must not be set by the next daemon.
         let directory =

@@ -41,7 +41,6 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     /// No jobs yet; the given files record what they run.
-    #[must_use]
     pub(crate) fn new(files: JobFiles, people: Arc<People>) -> Self {
         let (known, files, changes) = (Mutex::default(), Mutex::new(files), Changes::default());
         Self { known, files, people, changes }
@@ -230,7 +229,6 @@ impl Jobs {
     }
 
     /// How many instructions another plan of this user may have.
-    #[must_use]
     pub(crate) fn room_for_plans(&self, uid: Uid) -> usize {
         let (own, all) = self.all().iter().fold((0_usize, 0_usize), |(own, all), job| {
             let size = job.members().plans.num_units();
@@ -253,7 +251,6 @@ impl Jobs {
     }
 
     /// Every job, by owner and name.
-    #[must_use]
     pub(crate) fn all(&self) -> Vec<Arc<Job>> {
         lock(&self.known).values().cloned().collect()
     }

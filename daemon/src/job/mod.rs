@@ -63,7 +63,6 @@ pub(crate) struct Job {
 
 impl Job {
     /// A job without ranks.
-    #[must_use]
     pub(crate) fn new(key: JobKey, pp_degree: u32, changes: Changes) -> Self {
         let (newest_swap, members) = (ArcSwapOption::empty(), Mutex::default());
         Self { key, pp_degree, newest_swap, members, changes }

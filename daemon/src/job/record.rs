@@ -88,7 +88,6 @@ impl JobRecord {
     }
 
     /// The key of the job.
-    #[must_use]
     pub(crate) fn key(&self) -> JobKey {
         JobKey { uid: self.uid, name: self.job.clone() }
     }

@@ -46,7 +46,6 @@ pub(crate) struct Swap {
 impl Swap {
     /// A swap whose step is not decided yet, for the ranks that are in the job now: at the step
     /// `at`, or at the first one that none of them has begun.
-    #[must_use]
     pub(crate) fn new(
         number: u64,
         plan: Option<Arc<JobPlan>>,
@@ -59,7 +58,6 @@ impl Swap {
     }
 
     /// A swap whose step is decided, and that these ranks have yet to take up.
-    #[must_use]
     pub(crate) fn decided(
         number: u64,
         plan: Option<Arc<JobPlan>>,
@@ -71,14 +69,12 @@ impl Swap {
     }
 
     /// The same, of which an earlier daemon knew whether it had taken place.
-    #[must_use]
     pub(crate) fn recorded(self, took_place: bool) -> Self {
         Self { took_place, ..self }
     }
 
     /// Follows another swap of the job. If that one is `waiting` for its step, it is replaced, and
     /// has to be before that step.
-    #[must_use]
     pub(crate) fn after(self, other: &Self, waiting: bool) -> Self {
         let latest = if waiting { self.latest.min(other.step()) } else { self.latest };
         let ranks = other.ranks.clone();

@@ -56,13 +56,11 @@ fn name_of(session: SessionId) -> String {
 }
 
 /// The session that a descriptor of this name belongs to, if the name is one of the store's.
-#[must_use]
 pub(crate) fn session_of(name: &str) -> Option<SessionId> {
     name.strip_prefix(PREFIX)?.parse().ok().map(SessionId)
 }
 
 /// What the store returned, session by session.
-#[must_use]
 pub(crate) fn sort(descriptors: Vec<(SessionId, OwnedFd)>) -> BTreeMap<SessionId, Kept> {
     let mut sessions = BTreeMap::<SessionId, Kept>::new();
     for (session, descriptor) in descriptors {

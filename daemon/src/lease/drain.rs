@@ -28,7 +28,6 @@ pub(crate) struct Drain {
 
 impl Drain {
     /// As the previous daemon left it. A record that cannot be read drains the node, too.
-    #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
         let path = ledger.with_file_name("drained.json");
         let standing = match read_versioned(&path, FORMAT) {
@@ -44,7 +43,6 @@ impl Drain {
     }
 
     /// Who drained the node, and why.
-    #[must_use]
     pub(crate) fn standing(&self) -> Option<Drained> {
         lock(&self.standing).clone()
     }

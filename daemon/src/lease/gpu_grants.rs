@@ -31,7 +31,6 @@ pub(crate) struct GpuGrants {
 
 impl GpuGrants {
     /// As the previous daemon left them.
-    #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
         let path = ledger.with_file_name("gpu-grants.json");
         let found = read_versioned(&path, FORMAT).unwrap_or_else(|why| {
@@ -43,13 +42,11 @@ impl GpuGrants {
     }
 
     /// All of them.
-    #[must_use]
     pub(crate) fn standing(&self) -> Vec<GpuGrant> {
         lock(&self.standing).clone()
     }
 
     /// Whether a user was given a GPU.
-    #[must_use]
     pub(crate) fn gives(&self, uid: Uid, gpu: &GpuUuid) -> bool {
         lock(&self.standing).iter().any(|grant| grant.uid == uid && grant.gpu_uuid == *gpu)
     }

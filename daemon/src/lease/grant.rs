@@ -32,7 +32,6 @@ pub(crate) struct Rules {
 
 impl Grant {
     /// A lease of that GPU.
-    #[must_use]
     pub(crate) fn new(terms: Terms, place: Place, gpu: &GpuFacts, clocks: &Clocks) -> Self {
         let (_, max) = terms.bounds();
         let rules = Rules {

@@ -105,19 +105,16 @@ impl Leases {
     }
 
     /// The session that holds a GPU.
-    #[must_use]
     pub(crate) fn holder(&self, gpu: &GpuUuid) -> Option<Arc<Session>> {
         lock(&self.taken).held.get(gpu).cloned()
     }
 
     /// Every GPU that is held, with its session.
-    #[must_use]
     pub(crate) fn held(&self) -> Vec<(GpuUuid, Arc<Session>)> {
         lock(&self.taken).held.clone().into_iter().collect()
     }
 
     /// Every open session.
-    #[must_use]
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         lock(&self.taken).held.values().cloned().collect()
     }

@@ -54,7 +54,6 @@ pub(crate) enum Ending {
 
 impl Session {
     /// A session over a connected socket.
-    #[must_use]
     pub(crate) fn new(holder: Holder, person: Uid, grant: Grant, stream: UnixStream) -> Self {
         Self {
             holder,
@@ -72,14 +71,12 @@ impl Session {
     }
 
     /// When clocks are in force: as the agent has measured it, or else as it is configured.
-    #[must_use]
     pub(crate) fn settle_times(&self) -> SettleTimes {
         let configured = || SettleTimes::always(self.grant.load().rules.settle_ns);
         self.progress.settle.get().map_or_else(configured, |measured| measured.1.clone())
     }
 
     /// The connection. Only the rank's thread reads from it.
-    #[must_use]
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
     }
@@ -103,7 +100,6 @@ impl Session {
     }
 
     /// Whether it is more than an attempt to open a session.
-    #[must_use]
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(SeqCst)
     }
@@ -114,7 +110,6 @@ impl Session {
     }
 
     /// Whether the peer had the GPU's device file open when the session opened.
-    #[must_use]
     pub(crate) fn has_device(&self) -> bool {
         self.has_device.load(SeqCst)
     }
@@ -155,14 +150,12 @@ impl Session {
     }
 
     /// Records which thread reads from the connection, until the result is dropped.
-    #[must_use]
     pub(crate) fn read_by_this_thread(&self) -> Reading<'_> {
         self.reader.store(nix::unistd::gettid().as_raw(), SeqCst);
         Reading(self)
     }
 
     /// Why the daemon ends the session, if it does.
-    #[must_use]
     pub(crate) fn ending(&self) -> Option<&Ending> {
         self.ending.get()
     }

@@ -93,7 +93,6 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// Starts the measurement; `energy_j` is the counter's reading now.
-    #[must_use]
     pub(crate) fn begin(energy_j: Option<f64>, verdict: Verdict) -> Self {
         let (session_began_j, counts) = (energy_j, energy_j.is_some());
         let energy_j = energy_j.map(|_| 0.0);

@@ -34,7 +34,6 @@ struct Counter {
 
 impl Meters {
     /// No meters yet; those of this driver's GPUs.
-    #[must_use]
     pub(crate) fn new(driver: Arc<LateDriver>) -> Self {
         Self { driver, by_gpu: Mutex::default() }
     }

@@ -159,7 +159,6 @@ impl Refresh {
     }
 
     /// When to read next, if the readers of the GPU owe it a pause, so much of it for the last read.
-    #[must_use]
     pub(crate) fn look_at_ns(&self, now_ns: u64, owed_ns: u64, price_ns: u64) -> u64 {
         let is_trusted = self.rhythm.is_trusted();
         let credit_ns = if self.is_looking || !is_trusted { CREDIT_NS } else { 0 };

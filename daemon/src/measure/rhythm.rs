@@ -126,26 +126,22 @@ impl Rhythm {
     }
 
     /// The last change that was taken, where the line has it, and the period, as far as it is known.
-    #[must_use]
     pub(crate) fn last_and_period_ns(&self) -> Option<(u64, u64)> {
         self.line.map(|line| (line.at_ns(0.0), line.period_ns as u64))
     }
 
     /// Whether enough changes were seen where they were expected.
-    #[must_use]
     pub(crate) fn is_trusted(&self) -> bool {
         self.trusted
     }
 
     /// How far after an expected change a read has certainly seen it.
-    #[must_use]
     pub(crate) fn near_ns(&self) -> f64 {
         let halves_ns = self.seen.iter().map(|seen| seen.half_ns).sum::<f64>();
         NEAR_NS.max(halves_ns / self.seen.len().max(1) as f64)
     }
 
     /// When the last change before a read must have been; `None` if that is not certain.
-    #[must_use]
     pub(crate) fn before(&self, asked_ns: u64, got_ns: u64) -> Option<u64> {
         let line = self.line.filter(|_| self.trusted)?;
         let near = self.near_ns() / line.period_ns;

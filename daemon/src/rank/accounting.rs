@@ -22,9 +22,10 @@ impl Rank {
         let began_ns = now_ns();
         if let Some((steps, at_ns)) = self.recording.begun.take(began_ns) {
             let (energy_j, verdict) = self.counter.energy_j();
-            self.recording.begun.measured(began_ns, now_ns());
+            let is_late = self.recording.begun.measured(began_ns, now_ns());
             let mut measured = (**self.progress().measured.load()).clone();
             measured.judged(verdict, began_ns);
+            let energy_j = energy_j.filter(|_| !is_late);
             measured.step_begins(self.following.swap, steps, at_ns, energy_j);
             self.progress().measured.store(Arc::new(measured));
         }

@@ -5,7 +5,6 @@ use pfo_protocol::{Event, Mark, Mhz, TapRecord};
 use super::cursor::{Finished, Outcome};
 
 /// The record of an event that had this outcome while that clock was locked.
-#[must_use]
 pub(super) fn record_of(
     event: &Event,
     outcome: &Outcome,

@@ -13,6 +13,10 @@ const REMEMBERED_UNITS: usize = 1 << 16;
 const STEPS_MEASURED_NS: u64 = 10_000_000;
 const TIMES_READING: u64 = 200;
 
+/// A counter that is read this much later after a begin than it usually is does not show what it did then:
+/// the driver, this thread or the whole daemon stood still meanwhile.
+const LATE_NS: u64 = 50_000_000;
+
 /// The step boundaries that were read but not measured yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StepsBegun {
@@ -24,6 +28,8 @@ pub(super) struct StepsBegun {
     next_ns: u64,
     /// What reading the counter took.
     reading_ns: u64,
+    /// The least time from a begin to the reading, where a trainer may have another clock.
+    least_ns: Option<u64>,
 }
 
 impl StepsBegun {
@@ -38,12 +44,17 @@ impl StepsBegun {
         is_due.then(|| (std::mem::take(&mut self.steps), self.at_ns.min(now_ns)))
     }
 
-    /// The counter was read. Twice long is a slow driver, once a thread that had to give way.
-    pub(super) fn measured(&mut self, began_ns: u64, ended_ns: u64) {
+    /// The counter was read. Twice long is a slow driver, once a thread that had to give way. Returns whether
+    /// the reading came too late after the begin.
+    pub(super) fn measured(&mut self, began_ns: u64, ended_ns: u64) -> bool {
         let took_ns = ended_ns.saturating_sub(began_ns);
         let reading_ns = std::mem::replace(&mut self.reading_ns, took_ns).min(took_ns);
         let pause_ns = reading_ns.saturating_mul(TIMES_READING).max(STEPS_MEASURED_NS);
         self.next_ns = began_ns.saturating_add(pause_ns);
+        let passed_ns = ended_ns.saturating_sub(self.at_ns);
+        let least_ns = self.least_ns.unwrap_or(passed_ns).min(passed_ns);
+        self.least_ns = Some(least_ns);
+        passed_ns > least_ns.saturating_mul(2).saturating_add(LATE_NS)
     }
 }
 
@@ -158,6 +169,24 @@ mod tests {
             before.sort_unstable();
             assert_eq!(now, before);
         }
+    }
+
+    /// Whether each of these counters was read too late that took so long to be read after a begin.
+    fn late(took_ms: &[u64]) -> Vec<bool> {
+        let mut begun = StepsBegun::default();
+        let late = took_ms.iter().enumerate().map(|(step, took_ms)| {
+            let at_ns = 100_000_000_000 * (step as u64 + 1);
+            begun.begin(at_ns);
+            assert_eq!(begun.take(at_ns + 1), Some((1, at_ns)));
+            begun.measured(at_ns + 1, at_ns + took_ms * 1_000_000)
+        });
+        late.collect()
+    }
+
+    #[test]
+    fn a_counter_that_is_read_long_after_a_begin_is_late_unless_it_always_is() {
+        assert_eq!(late(&[1, 2, 20_000, 1, 49, 70]), [false, false, true, false, false, true]);
+        assert_eq!(late(&[900, 1000, 1300, 800]), [false; 4], "a slow driver");
     }
 
     #[test]

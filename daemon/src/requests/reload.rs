@@ -21,7 +21,6 @@ use crate::node::Node;
 use crate::refusal::internal;
 
 /// Reads the configuration again and applies it. An invalid one changes nothing.
-#[must_use]
 pub(crate) fn reload(node: &Node) -> Reloaded {
     let _one_at_a_time = lock(&node.reloading);
     Service.reloading();
@@ -50,7 +49,6 @@ pub(crate) fn look_up_names_again(node: &Node) {
 }
 
 /// What is in force, and which keys are not.
-#[must_use]
 pub(crate) fn config_status(node: &Node) -> ConfigStatus {
     let settings = node.settings();
     let outdated = node.source.read().map(|mut new| {

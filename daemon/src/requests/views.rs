@@ -50,6 +50,7 @@ fn rank(member: &Member, meter: Option<MeterStatus>) -> RankView {
         step: progress.step(),
         window: window.map(|(_, window)| window),
         meter,
+        problem: progress.problem.load().as_deref().cloned(),
     }
 }
 

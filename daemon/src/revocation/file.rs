@@ -43,7 +43,6 @@ struct RevocationRecord {
 
 impl RevocationFile {
     /// The file beside a ledger.
-    #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
         Self { path: ledger.with_file_name("revocations.json"), boot_id: boot_id() }
     }
@@ -68,7 +67,6 @@ impl RevocationFile {
     }
 
     /// What the previous daemon left, as far as it concerns processes that live.
-    #[must_use]
     pub(crate) fn read(&self) -> Vec<Revocation> {
         let Ok(bytes) = fs::read(&self.path) else { return Vec::new() };
         parse_revocations(&bytes, &self.boot_id).unwrap_or_else(|why| {

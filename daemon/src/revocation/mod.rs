@@ -38,7 +38,6 @@ impl Revocation {
     }
 
     /// How many of the processes that held the leases live.
-    #[must_use]
     pub(crate) fn living(&self) -> usize {
         self.processes.iter().filter(|process| process.lives()).count()
     }
@@ -53,7 +52,6 @@ pub(crate) struct Revocations {
 
 impl Revocations {
     /// The revocations that the previous daemon left in the file; this one keeps them there, too.
-    #[must_use]
     pub(crate) fn kept_in(file: RevocationFile) -> Self {
         Self { standing: Mutex::new(file.read()), file }
     }
@@ -84,7 +82,6 @@ impl Revocations {
     }
 
     /// Lifts the matching revocations; returns them.
-    #[must_use]
     pub(crate) fn lift(&self, is_meant: impl Fn(&Revocation) -> bool) -> Vec<Revocation> {
         let mut standing = self.standing();
         let lifted = standing.extract_if(.., |revocation| is_meant(revocation)).collect();

@@ -57,7 +57,6 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    #[must_use]
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.lease.session
     }

@@ -97,6 +97,9 @@ impl Participant {
         let is_to_come = next <= proposal.step;
         let has_taken = self.taken() == *number;
         if Self::is_run(seen, &proposal.run) {
+            if let Some(why) = seen.astray.clone().filter(|_| !is_to_come) {
+                return self.find_astray(newest, why);
+            }
             let arranged = self.arranged.filter(|arranged| arranged.number == *number);
             return match arranged {
                 Some(arranged) if next <= arranged.step => Due::Nothing,
@@ -163,6 +166,21 @@ impl Participant {
         let late = Late { until: Some(step), ..self.late(newest, why) };
         (self.arranged, self.left_at, self.refused) = (None, None, None);
         Due::Report(Report { took: Some(Took { number: *number, step }), late: Some(late) })
+    }
+
+    /// A GPU of the node does not do what the node has taken up.
+    fn find_astray(&mut self, newest: &Committed, why: String) -> Due {
+        let report = self.report.clone().unwrap_or_default();
+        if report.is_late() {
+            return Due::Nothing;
+        }
+        let (number, proposal) = newest;
+        let mut known = [report.took, self.arranged].into_iter().flatten();
+        let took = known.find(|took| took.number == *number);
+        let took = took.unwrap_or(Took { number: *number, step: proposal.step });
+        let late = Some(self.late(newest, why));
+        self.arranged = None;
+        Due::Report(Report { took: Some(took), late })
     }
 
     fn why_late(&self, number: u64, next: u64) -> String {

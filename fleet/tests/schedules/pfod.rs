@@ -52,6 +52,7 @@ impl Pfod {
             swap: self.swaps_begun,
             held: None,
             slow: Vec::new(),
+            astray: None,
         }
     }
 

@@ -74,6 +74,7 @@ impl LocalJob for SimJob {
             swap: state.begun,
             held: None,
             slow: Vec::new(),
+            astray: None,
         })
     }
 

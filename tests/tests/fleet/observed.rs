@@ -1,4 +1,4 @@
-//! A job over four nodes, one of which only observes.
+//! A job over four nodes, one of which only observes, or whose driver refuses what it is asked for.
 
 use pfo_tests::{Identity, Setup};
 
@@ -21,5 +21,22 @@ fn no_plan_runs_on_all_nodes_if_one_of_them_only_observes() {
     for node in &staged.nodes {
         assert_eq!(node.job(JOB).plan, None);
     }
+    staged.training.stop();
+}
+
+#[test]
+fn a_swap_is_not_in_force_where_the_driver_of_another_node_refuses_it() {
+    let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
+    let [asked, other] = [&staged.nodes[0], &staged.nodes[2]];
+    let [_, plan] = frontier(asked, "1.15x");
+    other.machine.fault("nvmlDeviceSetGpuLockedClocks", "no-permission", None);
+    let ran = asked.pfoctl(&Identity::own(), &["plan", "swap", JOB, &plan, "--wait"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.contains("late: node node-c: rank "), "{ran:?}");
+    let attention = asked.pfoctl(&Identity::own(), &["status"]).printed();
+    assert!(attention.contains("node-c"), "{attention}");
+    other.machine.clear_faults();
+    let back = asked.pfoctl(&Identity::own(), &["plan", "swap", JOB, "--default-clocks", "--wait"]);
+    assert_eq!(back.code, Some(0), "{back:?}");
     staged.training.stop();
 }

@@ -111,6 +111,7 @@ impl LocalJob for SimJob {
             swap: self.swaps().len() as u64,
             held: None,
             slow: Vec::new(),
+            astray: None,
         })
     }
 

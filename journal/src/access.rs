@@ -23,7 +23,7 @@ impl fmt::Display for Obstacle {
         f.write_str(match self {
             Self::NoJournal => "this machine has no journal",
             Self::NotAllowed => {
-                "this user may not read the journal; its members of the group systemd-journal may"
+                "this user may not read the journal; members of the group systemd-journal may"
             }
         })
     }

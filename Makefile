@@ -7,6 +7,8 @@ LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 CARGO_BUILD := cargo build
 BUILT := target/release
+# pfo-journal links libsystemd. pfoctl runs without it, and so does everything but the tests and the packages.
+BUILD_JOURNAL = ! pkg-config --exists libsystemd 2>/dev/null || $(CARGO_BUILD) --release -p pfo-journal
 # Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
 WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 # Cargo unites the features of what it builds at once, and would build the crates below again for other sets.
@@ -30,6 +32,7 @@ setup: ## Install what building and `make test` require (with sudo where that ta
 
 build: programs pages ## Build the release programs, libpfo, manual pages and completions
 	$(CARGO_BUILD) --release --lib -p pfo-shim
+	$(BUILD_JOURNAL)
 
 # What prints the pages of the daemons is optimised for nobody.
 pages: programs
@@ -49,6 +52,8 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	install -D -s -m 755 $(BUILT)/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
 	install -D -s -m 755 $(BUILT)/pfo-agent $(DESTDIR)$(PREFIX)/sbin/pfo-agent
 	install -D -s -m 755 $(BUILT)/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
+	test ! -e $(BUILT)/pfo-journal || \
+		install -D -s -m 755 $(BUILT)/pfo-journal $(DESTDIR)$(PREFIX)/libexec/pfo/pfo-journal
 	install -D -s -m 644 $(BUILT)/libpfo.so $(DESTDIR)$(LIBDIR)/libpfo.so.0
 	ln -sf libpfo.so.0 $(DESTDIR)$(LIBDIR)/libpfo.so
 	install -D -m 644 shim/include/pfo.h $(DESTDIR)$(PREFIX)/include/pfo.h
@@ -97,6 +102,8 @@ PACKAGED := $(ZIGBUILD) --release
 export MAINTAINER HOMEPAGE AARCH64
 deb rpm packages-aarch64: CARGO_BUILD := $(ZIGBUILD)
 deb rpm packages-aarch64: BUILT := target/$(TARGET)/release
+deb rpm: BUILD_JOURNAL = scripts/libsystemd-stub $(TARGET) && \
+	SYSTEMD_LIB_DIR=$(CURDIR)/target/libsystemd/$(TARGET) $(CARGO_BUILD) --release -p pfo-journal
 
 package-tools:
 	@scripts/setup packages
@@ -264,7 +271,7 @@ format:
 	cargo fmt --all -- --check
 
 clippy:
-	@scripts/setup build
+	@scripts/setup workspace
 	cargo clippy --workspace --all-targets -- -D warnings
 
 rustdoc:

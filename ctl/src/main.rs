@@ -22,6 +22,7 @@ mod gpus;
 mod grant;
 mod help;
 mod in_force;
+mod journal;
 mod kept_below;
 mod lease;
 mod maintenance;

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -37,7 +37,7 @@ impl Waiting {
     /// From here on Ctrl-C prints `continues` and ends the process. Returns when the answer begins
     /// to arrive or the wait has become a long one; the spinner turns from then on. It draws
     /// nothing where standard error is no terminal.
-    pub(crate) fn begin(&self, answer: &UnixStream, continues: String) {
+    pub(crate) fn begin(&self, answer: &Stream, continues: String) {
         let spinner = self.spinner.clone();
         let interrupt = self.interrupt;
         std::thread::spawn(move || {

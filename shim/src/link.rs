@@ -1,13 +1,14 @@
 //! One connection to the daemon. Nothing here ever blocks but [`Link::answer`], which waits until
 //! its deadline and runs on the background thread only.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use interprocess::local_socket::traits::Stream as _;
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -15,8 +16,7 @@ use nix::sys::socket::{
     sendmsg, setsockopt, socket, sockopt,
 };
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Frame, FrameError, HEADER_BYTES,
-    Header, Kind,
+    ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Frame, FrameError, HEADER_BYTES, Kind,
 };
 
 use crate::devices::Device;
@@ -50,7 +50,7 @@ pub(crate) enum Delivery {
 pub(crate) struct Link {
     // Before the stream: fields are dropped in this order.
     _closed_in_children: ClosedInChildren,
-    stream: UnixStream,
+    stream: Stream,
 }
 
 impl Link {
@@ -65,7 +65,10 @@ impl Link {
         // lost.
         let _ = setsockopt(&fd, sockopt::SndBuf, &ROOM_FOR_EVENTS);
         connect(fd.as_raw_fd(), &address)?;
-        Ok(Self { _closed_in_children: closed_in_children, stream: fd.into() })
+        let stream = Stream::from(fd);
+        // Only `answer` waits. Every other call says by itself that it does not.
+        stream.set_nonblocking(false).map_err(|_| Errno::last())?;
+        Ok(Self { _closed_in_children: closed_in_children, stream })
     }
 
     /// Hands an event to the kernel. This is the training loop's way: it neither waits nor
@@ -138,27 +141,21 @@ impl Link {
         limit: usize,
         deadline: Instant,
     ) -> Result<Option<DaemonMessage>, Problem> {
-        let mut bytes = Vec::new();
-        loop {
-            // Never a byte more than the message: what follows it is read when the session ends.
-            let missing = match missing(&bytes).map_err(|error| Problem::frame(&error))? {
-                0 => return first_message(&bytes),
-                missing if bytes.len() + missing > limit => {
-                    return Err(Problem::garbled("it is longer than any answer to this"));
-                }
-                missing => missing,
-            };
-            if !self.readable_until(deadline)? {
-                return Ok(None);
+        let mut reader = UntilDeadline { stream: &self.stream, deadline }.take(limit as u64);
+        match DaemonMessage::read_from(&mut reader) {
+            Ok(message) => Ok(Some(message)),
+            Err(FrameError::Truncated) if reader.limit() == 0 => {
+                Err(Problem::garbled("it is longer than any answer to this"))
             }
-            let mut chunk = [0; 4096];
-            let room = missing.min(chunk.len());
-            match recv(self.fd(), &mut chunk[..room], MsgFlags::MSG_DONTWAIT) {
-                Ok(0) => return Err(Problem::lost("the daemon closed it without an answer")),
-                Ok(length) => bytes.extend_from_slice(&chunk[..length]),
-                Err(Errno::EAGAIN | Errno::EINTR) => {}
-                Err(errno) => return Err(Problem::lost(errno.desc())),
+            Err(FrameError::Truncated) => {
+                Err(Problem::lost("the daemon closed it without an answer"))
             }
+            Err(FrameError::Io(error)) => match Errno::try_from(error) {
+                Ok(Errno::EAGAIN) => Ok(None),
+                Ok(errno) => Err(Problem::lost(errno.desc())),
+                Err(error) => Err(Problem::lost(&error.to_string())),
+            },
+            Err(error) => Err(Problem::frame(&error)),
         }
     }
 
@@ -222,7 +219,7 @@ impl Link {
     }
 
     fn fd(&self) -> RawFd {
-        self.stream.as_raw_fd()
+        self.stream.as_fd().as_raw_fd()
     }
 
     /// How much of the kernel's memory holds what the daemon has not read; 0 if the kernel does not say.
@@ -236,15 +233,25 @@ impl Link {
 
     /// Makes a thread that waits for an answer stop waiting.
     pub(crate) fn interrupt(&self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.stream.inner().shutdown(Shutdown::Both);
     }
 }
 
-/// Bytes of the first message that are still missing, as far as known.
-fn missing(bytes: &[u8]) -> Result<usize, FrameError> {
-    match bytes.first_chunk::<HEADER_BYTES>() {
-        Some(header) => Ok(HEADER_BYTES + Header::parse(*header)?.length - bytes.len()),
-        None => Ok(HEADER_BYTES - bytes.len()),
+/// A stream whose reads together end at a point in time, however the answer trickles in.
+struct UntilDeadline<'a> {
+    stream: &'a Stream,
+    deadline: Instant,
+}
+
+impl Read for UntilDeadline<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        // A limit of zero would mean none.
+        if left.is_zero() {
+            return Err(Errno::EAGAIN.into());
+        }
+        self.stream.set_recv_timeout(Some(left))?;
+        (&mut &*self.stream).read(buffer)
     }
 }
 

@@ -4,7 +4,9 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use pfo_tests::{Debian, PackagedNode, UNIT_COUNT, UNITS, on_both_debians, wait};
+use pfo_tests::{
+    Debian, MICROBATCHES, PROGRAMS, PackagedNode, STAGES, UNIT_COUNT, UNITS, on_both_debians, wait,
+};
 use serde_json::Value;
 
 on_both_debians! {
@@ -13,6 +15,7 @@ on_both_debians! {
     a_stopped_daemon_stays_stopped_until_it_or_a_socket_is_started
     a_driver_that_comes_late_is_found_and_its_devices_are_allowed
     a_training_is_in_the_journal_with_who_what_and_where
+    doctor_and_report_show_a_warning_about_a_job
     a_trainer_built_against_libpfo_dev_trains_with_libpfo0
     an_upgrade_restarts_the_daemon_and_nothing_else_changes
     a_downgrade_puts_a_later_ledger_of_savings_aside_and_an_upgrade_takes_it_back
@@ -125,6 +128,28 @@ fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
     }
     let explained = node.debian.journal("--catalog --unit=pfod");
     assert!(explained.contains("The lease of GPU GPU-"), "{explained}");
+}
+
+fn doctor_and_report_show_a_warning_about_a_job(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    node.train("training", "alice");
+    // The GPUs are leased, so its sessions are refused.
+    let again = format!(
+        "{PROGRAMS}/pfo-sim-trainer launch --time-scale 0.02 --job training --steps 1 \
+         --stages {STAGES} --microbatches {MICROBATCHES}"
+    );
+    node.debian.run_as("alice", &again);
+    let refused = "refused a session on GPU";
+    let seen = node.debian.run("pfoctl doctor");
+    assert!(seen.stdout.contains(refused), "{seen:?}");
+    let report = "pfoctl report training --observe 0 -o /tmp/page.html && cat /tmp/page.html";
+    let page = node.debian.run(report).printed();
+    assert!(page.contains(refused), "{page}");
+    let closed = node.debian.run_as("alice", "pfoctl doctor");
+    assert!(closed.stdout.contains("user alice may not read the journal"), "{closed:?}");
+    node.debian.run("usermod --append --groups systemd-journal alice").printed();
+    let opened = node.debian.run_as("alice", "pfoctl doctor");
+    assert!(opened.stdout.contains(refused), "{opened:?}");
 }
 
 fn a_trainer_built_against_libpfo_dev_trains_with_libpfo0(debian: Debian) {

@@ -32,6 +32,7 @@ impl Patient {
         symlink("/proc/sys", patient.file("root/proc/sys")).unwrap();
         symlink(patient.node.ledger(), patient.file("root/run/pfo/ledger.json")).unwrap();
         patient.systemd_says(UNIT);
+        patient.program("pfo-journal", "");
         for gpu in 0..patient.node.machine.gpu_count() {
             patient.node.machine.gpu(gpu).set_persistence(true).unwrap();
         }
@@ -72,6 +73,8 @@ impl Patient {
             .args(arguments)
             .env("PATH", format!("{}:{path}", self.file("bin").display()))
             .env("PFO_SIM_STATE", self.node.machine.state())
+            .env("TZ", "UTC")
+            .env("PFO_JOURNAL", self.file("bin/pfo-journal"))
             .env("PFO_SOCKET", self.node.socket())
             .env("PFO_ADMIN_SOCKET", self.node.admin_socket());
         command.output().unwrap().into()
@@ -186,4 +189,71 @@ fn without_a_driver_nothing_else_is_missed() {
     fs::remove_file(patient.node.machine.library()).unwrap();
     fs::remove_dir_all(patient.file("root/proc/driver")).unwrap();
     patient.assert_found(1, &[("kernel-module", "wrong"), ("driver", "wrong")]);
+}
+
+/// What `pfoctl doctor` says of the journal where the program that reads it is this script.
+fn said_of_the_journal(patient: &Patient, script: &str) -> String {
+    patient.program("pfo-journal", script);
+    let ran = patient.examine(&[]).stdout;
+    let lines = ran.lines().skip_while(|line| !line.contains(" journal: "));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// A script that prints warnings of a second each, the newest first; equal but for the time.
+fn warns(daemon: &str, message: &str, count: u32) -> String {
+    format!(
+        "for n in $(seq {count}); do printf '%s\n' '{{\"time_us\":1795871405000000,\
+         \"daemon\":\"{daemon}\",\"message\":\"{message}\"}}'; done\n"
+    )
+}
+
+#[test]
+fn the_last_warnings_of_both_daemons_are_shown_and_equal_ones_once() {
+    let patient = Patient::healthy();
+    let script = warns("pfod", "GPU 0 is hot", 1000) + &warns("pfo-agent", "rank 3 is slow", 1);
+    let said = said_of_the_journal(&patient, &script);
+    let expected = "warning  journal: pfod, Nov 28 13:10:05, the last of 1000 times: GPU 0 is hot\n         \
+                    `journalctl --catalog --unit=pfod` explains it\n\
+                    warning  journal: pfo-agent, Nov 28 13:10:05: rank 3 is slow\n         \
+                    `journalctl --catalog --unit=pfo-agent` explains it\n";
+    assert_eq!(said, expected);
+    let findings = patient.examine(&["--json"]).json();
+    let of_journal = |finding: &&serde_json::Value| finding["check"] == "journal";
+    assert_eq!(findings.as_array().unwrap().iter().filter(of_journal).count(), 2);
+}
+
+#[test]
+fn a_warning_moves_no_cursor() {
+    let said = said_of_the_journal(&Patient::healthy(), &warns("pfod", r"\u001b[2J\u202egone", 1));
+    assert!(said.contains(r": \u{1b}[2J\u{202e}gone"), "{said}");
+}
+
+#[test]
+fn a_reader_that_prints_something_else_is_named() {
+    let said = said_of_the_journal(&Patient::healthy(), "echo oops");
+    assert!(said.contains("bin/pfo-journal printed something that is no entry"), "{said}");
+}
+
+#[test]
+fn a_reader_that_hangs_is_named() {
+    let said = said_of_the_journal(&Patient::healthy(), "exec sleep 1000");
+    assert!(said.contains("bin/pfo-journal did not end within 5 s"), "{said}");
+}
+
+#[test]
+fn who_may_not_read_the_journal_learns_the_group() {
+    let said = said_of_the_journal(&Patient::healthy(), "exit 77");
+    assert!(said.starts_with("unknown  journal: user "), "{said}");
+    assert!(said.contains("--groups systemd-journal "), "{said}");
+}
+
+#[test]
+fn without_a_reader_the_package_is_named() {
+    let patient = Patient::healthy();
+    fs::remove_file(patient.file("bin/pfo-journal")).unwrap();
+    let said = patient.examine(&[]).stdout;
+    assert!(
+        said.contains("journal: pfo-journal, which reads the journal, is not installed"),
+        "{said}"
+    );
 }

@@ -1,12 +1,15 @@
 //! One connection to `pfod`.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use interprocess::local_socket::traits::tokio::Stream as _;
+use interprocess::local_socket::{GenericFilePath, ToFsName};
+use interprocess::os::unix::uds_local_socket::tokio::Stream;
 use pfo_protocol::{ClientMessage, DaemonMessage, Frame, FrameError, Pid, Request, Response, Uid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::pfod::error::PfodError;
@@ -42,11 +45,9 @@ impl Pfod {
     /// # Errors
     /// If `pfod` does not listen.
     pub(crate) async fn connect(&self) -> Result<Connection, PfodError> {
-        let connecting = timeout(ANSWER_TIMEOUT, UnixStream::connect(&self.0));
-        match connecting.await {
-            Ok(Ok(stream)) => Ok(Connection { stream, received: Vec::new() }),
-            Ok(Err(error)) => Err(PfodError::Away(format!("{}: {error}", self.0.display()))),
-            Err(_) => Err(PfodError::Away(format!("{} takes no connection", self.0.display()))),
+        match connect(&self.0).await {
+            Ok(stream) => Ok(Connection { stream, received: Vec::new() }),
+            Err(error) => Err(PfodError::Away(format!("{}: {error}", self.0.display()))),
         }
     }
 
@@ -60,6 +61,15 @@ impl Pfod {
         connection.ask(Request::OnBehalf { uid, pid, administrator }).await?;
         Ok(connection)
     }
+}
+
+/// Connects at once or not at all.
+async fn connect(socket: &Path) -> io::Result<Stream> {
+    let stream = Stream::connect(socket.to_fs_name::<GenericFilePath>()?).await?;
+    // The crate reports success where the queue of connections is full:
+    // findings/interprocess-full-queue-is-a-connection.sh.
+    let peer = stream.inner().peer_addr();
+    peer.map(|_| stream).map_err(|_| io::Error::other("its queue of connections is full"))
 }
 
 /// Whether `pfod` has a rule that lets a user lease a GPU of this node.
@@ -78,7 +88,7 @@ pub(crate) async fn lets_in(pfod: &Pfod, uid: Uid) -> Result<bool, PfodError> {
 /// A connection to `pfod`. A failed one is useless.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: UnixStream,
+    stream: Stream,
     /// The beginning of the next frame.
     received: Vec<u8>,
 }
@@ -163,4 +173,26 @@ pub(crate) fn unexpected(answer: &impl std::fmt::Debug) -> PfodError {
     let mut answer = format!("{answer:?}");
     answer.truncate(answer.floor_char_boundary(80));
     PfodError::Away(format!("it answered {answer}; install the same release of pfod and pfo-agent"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use nix::sys::socket::{Backlog, listen};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_queue_of_connections_is_no_connection() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let pfod = Pfod::at(path.clone());
+        let _queued = pfod.connect().await.unwrap();
+        let error = pfod.connect().await.unwrap_err().to_string();
+        let expected = format!("{}: its queue of connections is full", path.display());
+        assert!(error.contains(&expected), "{error}");
+    }
 }

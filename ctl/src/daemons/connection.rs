@@ -6,10 +6,11 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use interprocess::local_socket::traits::Stream as _;
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -52,7 +53,7 @@ impl Patience {
 
 /// An open connection to one of the daemons.
 pub(crate) struct Connection<D> {
-    stream: UnixStream,
+    stream: Stream,
     socket: PathBuf,
     daemon: PhantomData<D>,
 }
@@ -122,7 +123,7 @@ impl<D: Daemon> Connection<D> {
     }
 
     /// The stream, to watch for the response.
-    pub(crate) fn stream(&self) -> &UnixStream {
+    pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
@@ -158,8 +159,9 @@ impl<D: Daemon> Connection<D> {
 }
 
 /// Connects with a limit on the time that this and every later write may take: a daemon that hangs
-/// accepts no connection, and a connect to a full queue would otherwise wait forever.
-fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Error> {
+/// accepts no connection, and a connect to a full queue would otherwise wait forever. `interprocess`
+/// takes a full queue for a connection (findings/interprocess-full-queue-is-a-connection.sh).
+fn connect_within(path: &Path, seconds: u64) -> Result<Stream, std::io::Error> {
     let address = UnixAddr::new(path)?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&fd, SendTimeout, &TimeVal::new(seconds.cast_signed(), 0))?;
@@ -173,11 +175,11 @@ fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Erro
 }
 
 /// Sends the beginning of a frame with open files; returns its length.
-fn pass(stream: &UnixStream, frame: &[u8], files: &[File]) -> Result<usize, std::io::Error> {
+fn pass(stream: &Stream, frame: &[u8], files: &[File]) -> Result<usize, std::io::Error> {
     let raw: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
     let passed = [ControlMessage::ScmRights(&raw)];
     let parts = [IoSlice::new(frame)];
-    Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &passed, MsgFlags::MSG_NOSIGNAL, None)?)
+    Ok(sendmsg::<()>(stream.as_fd().as_raw_fd(), &parts, &passed, MsgFlags::MSG_NOSIGNAL, None)?)
 }
 
 fn why_not(which: Which, path: &Path, source: std::io::Error) -> ConnectionError {
@@ -197,7 +199,7 @@ fn why_not(which: Which, path: &Path, source: std::io::Error) -> ConnectionError
 
 /// A stream whose reads together end at a point in time, however the answer trickles in.
 struct UntilDeadline<'a> {
-    stream: &'a UnixStream,
+    stream: &'a Stream,
     until: Option<Instant>,
 }
 
@@ -209,9 +211,9 @@ impl Read for UntilDeadline<'_> {
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(left))?;
+            self.stream.set_recv_timeout(Some(left))?;
         } else {
-            self.stream.set_read_timeout(None)?;
+            self.stream.set_recv_timeout(None)?;
         }
         let mut stream = self.stream;
         stream.read(buffer)
@@ -221,6 +223,7 @@ impl Read for UntilDeadline<'_> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::net::UnixStream;
 
     use pfo_protocol::{Refusal, RefusalCode, Request};
 
@@ -230,6 +233,7 @@ mod tests {
     #[test]
     fn an_answer_that_trickles_in_forever_ends_at_the_deadline() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let ours = ours.into();
         let feeder = std::thread::spawn(move || {
             while theirs.write_all(&[0]).is_ok() {
                 std::thread::sleep(Duration::from_millis(5));
@@ -250,7 +254,7 @@ mod tests {
         theirs.write_all(&DaemonMessage::Refusal(refusal.clone()).to_frame().unwrap()).unwrap();
         drop(theirs);
         let mut connection =
-            Connection::<Pfod> { stream: ours, socket: "s".into(), daemon: PhantomData };
+            Connection::<Pfod> { stream: ours.into(), socket: "s".into(), daemon: PhantomData };
         match connection.ask(Request::Status) {
             Err(ConnectionError::Refused(received)) => assert_eq!(received, refusal),
             other => panic!("{other:?}"),

@@ -11,6 +11,7 @@ Environment:
   PFO_SOCKET        pfod's socket for trainers, instead of /run/pfo/pfod.sock
   PFO_ADMIN_SOCKET  pfod's socket for administrators, instead of /run/pfo/admin.sock
   PFO_AGENT_SOCKET  pfo-agent's socket, instead of those in /run/pfo
+  PFO_JOURNAL       the program that reads the journal, instead of pfo-journal
   NO_COLOR          no colours on a terminal
 
 For both daemons, the administrators' socket is tried first, then the users'. If only

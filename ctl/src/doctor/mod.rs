@@ -7,6 +7,7 @@ mod daemon;
 mod driver;
 mod finding;
 mod gpu;
+mod journal;
 mod kernel_module;
 mod root;
 mod sockets;
@@ -16,6 +17,7 @@ mod without_daemon;
 use std::path::PathBuf;
 
 use clap::Args;
+use jiff::tz::TimeZone;
 
 use self::finding::{Finding, Level};
 use self::root::Root;
@@ -31,8 +33,8 @@ use crate::text::harmless;
 
 /// Find what is wrong with pfo on this node, with the remedy
 ///
-/// Asks the driver, systemd and both daemons, as far as they answer this user. The exit code is 1
-/// if something is wrong; a warning does not change it.
+/// Asks the driver, systemd, both daemons and the journal, as far as they answer this user. The exit
+/// code is 1 if something is wrong; a warning does not change it.
 #[derive(Args)]
 pub(crate) struct Doctor {
     /// The NVML library [default: driver.library of pfod's configuration]
@@ -102,6 +104,7 @@ fn examine(root: &Root, nvml: Option<PathBuf>, daemons: &Daemons) -> Vec<Finding
         let known = gpus.into_iter().find(|known| known.uuid.as_str() == gpu.uuid);
         findings.extend(gpu::check(gpu, known));
     }
+    findings.extend(journal::check(crate::journal::warnings(None), &TimeZone::system()));
     findings
 }
 

@@ -4,13 +4,16 @@ mod html;
 mod ledger;
 mod observed;
 mod page;
+mod warnings;
 
 use std::time::Duration;
 
 use clap::Args;
+use jiff::tz::TimeZone;
 use pfo_planner::{Combine, Frontier, Noise, Plan, Profile, Schedule};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClockTable, JobStatus, ProfileSelector, Request, Response,
+    AgentRequest, AgentResponse, ClockTable, JobSelector, JobStatus, ProfileSelector, Request,
+    Response,
 };
 
 pub(crate) use self::html::{element, escaped, figure, list, table};
@@ -25,13 +28,14 @@ use crate::planning::pipeline::schedule;
 use crate::planning::{clock_table, file, frontier_file};
 use crate::profile::stored::described;
 use crate::status::Both;
-use crate::{savings, user};
+use crate::{journal, savings, user};
 
 /// Write a page about a job: plan, savings, what limits them, and pictures
 ///
 /// The page is one file without scripts, and asks no other place for anything. It says which figures
 /// are measured and which are predicted, and what is not known. A plan's pictures require the
-/// profile. The page of a job that has ended shows what the ledger of pfo-agent knows of it.
+/// profile. The page of a job that has ended shows what the ledger of pfo-agent knows of it. Warnings
+/// of both daemons are those of the journal, if this user may read it.
 #[derive(Args)]
 pub(crate) struct Report {
     #[command(flatten)]
@@ -102,7 +106,10 @@ pub(crate) fn write(
     let Some(job) = arguments.find(&both.pfod.jobs).cloned() else {
         let ended = ledger.ok().filter(|ledger| !ledger.rows.is_empty());
         let ended = ended.ok_or_else(|| arguments.missing())?;
-        let page = page::ended(arguments.name(), &ended, &user::name_of);
+        let uid = arguments.selector().uid.or_else(|| ended.rows.iter().find_map(|row| row.uid));
+        let warned = journal::warnings(Some(&JobSelector { job: arguments.name().clone(), uid }));
+        let warned = warnings::section(warned.as_deref(), &TimeZone::system());
+        let page = page::ended(arguments.name(), &ended, warned, &user::name_of);
         return Ok(file::write(name, page.as_bytes())?);
     };
     both.keep_only(&job.job, Some(job.uid));
@@ -118,7 +125,10 @@ pub(crate) fn write(
         .plan
         .or_else(|| Some(plan_of(table.as_ref()?, beside.schedule, beside.frontier.as_ref())));
     let observed = observed::observe(daemons, (&job.job, job.uid), beside.observe);
+    let of_job = JobSelector { job: job.job.clone(), uid: Some(job.uid) };
+    let warned = journal::warnings(Some(&of_job));
     let page = page::page(&Known {
+        warnings: warnings::section(warned.as_deref(), &TimeZone::system()),
         observed: &observed.unwrap_or_default(),
         ledger: ledger.as_ref().map_err(|why| &**why),
         both: &both,
@@ -146,7 +156,7 @@ fn plan_of(table: &ClockTable, schedule: Option<Schedule>, frontier: Option<&Fro
 }
 
 fn plan_in_force(daemons: &Daemons, job: &JobStatus) -> Result<Option<ClockTable>, Error> {
-    let selector = pfo_protocol::JobSelector { job: job.job.clone(), uid: Some(job.uid) };
+    let selector = JobSelector { job: job.job.clone(), uid: Some(job.uid) };
     let mut pfod = daemons.pfod()?;
     match pfod.ask(Request::PlanRead(selector))? {
         Response::Plan(table) => Ok(table),

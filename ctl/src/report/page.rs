@@ -39,6 +39,8 @@ pub(super) struct Known<'a> {
     pub(super) ledger: Result<&'a SavingsReport, &'a str>,
     /// What `tune` measured, as it prints it.
     pub(super) tuned: Option<&'a str>,
+    /// The section of warnings.
+    pub(super) warnings: String,
 }
 
 /// The whole page.
@@ -50,6 +52,7 @@ pub(super) fn page(known: &Known<'_>) -> String {
         savings(known),
         known.ledger.map_or_else(unknown_ledger, ledger::section),
         limits(known),
+        known.warnings.clone(),
         frontier(known),
         steps(known),
         clocks(known),
@@ -60,13 +63,18 @@ pub(super) fn page(known: &Known<'_>) -> String {
 }
 
 /// The page of a job that has ended.
-pub(super) fn ended(job: &JobName, ledger: &SavingsReport, user: &dyn Fn(Uid) -> String) -> String {
+pub(super) fn ended(
+    job: &JobName,
+    ledger: &SavingsReport,
+    warnings: String,
+    user: &dyn Fn(Uid) -> String,
+) -> String {
     let owners: BTreeSet<_> = ledger.rows.iter().filter_map(|row| row.uid).collect();
     let owners: Vec<_> = owners.into_iter().map(user).collect();
     let title = format!("Job {job} of {}", owners.join(", "));
     let said = "The job has no rank on this node: it has ended, or not begun. What the ledger has of \
                 it is below; pictures need a job that runs.";
-    html(&title, &[element("h1", &title), element("p", said), ledger::section(ledger)])
+    html(&title, &[element("h1", &title), element("p", said), ledger::section(ledger), warnings])
 }
 
 fn unknown_ledger(why: &str) -> String {

@@ -74,6 +74,7 @@ impl Made {
             observed: &self.observed,
             ledger: Err("no agent"),
             tuned: self.tuned,
+            warnings: String::new(),
         })
     }
 }
@@ -141,7 +142,8 @@ fn a_job_that_has_ended_has_a_page_from_the_ledger() {
         entries: 2,
         ..SavingsReport::default()
     };
-    let page = page::ended(&"gpt-7b".parse().unwrap(), &ledger, &|_| "alice".to_owned());
+    let page =
+        page::ended(&"gpt-7b".parse().unwrap(), &ledger, String::new(), &|_| "alice".to_owned());
     insta::assert_snapshot!(without_pictures(&page));
 }
 

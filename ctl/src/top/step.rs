@@ -2,10 +2,10 @@
 //! its own: the answer comes with the next whole step. `pfod` is asked nothing more.
 
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pfo_protocol::{AgentRequest, AgentResponse, JobSelector, RanUnit, RankOrder, Stage};
 
@@ -97,7 +97,7 @@ enum Waited {
     Ended,
 }
 
-fn wait(answer: &UnixStream, jobs: &Receiver<Option<JobKey>>) -> Waited {
+fn wait(answer: &Stream, jobs: &Receiver<Option<JobKey>>) -> Waited {
     loop {
         let mut waiting = [PollFd::new(answer.as_fd(), PollFlags::POLLIN)];
         // An error shows again when the answer is read.

@@ -2,10 +2,11 @@
 //! response ends with it, and what was measured so far can still be written.
 
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use interprocess::TryClone;
+use interprocess::os::unix::uds_local_socket::Stream;
 use pfo_protocol::JobName;
 
 use super::TrialError;
@@ -21,7 +22,7 @@ pub(crate) struct Interrupt(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     has_come: bool,
-    stream: Option<UnixStream>,
+    stream: Option<Stream>,
 }
 
 impl Interrupt {
@@ -47,7 +48,7 @@ impl Interrupt {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.has_come = true;
         if let Some(stream) = &state.stream {
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = stream.inner().shutdown(Shutdown::Both);
         }
     }
 
@@ -59,10 +60,10 @@ impl Interrupt {
         Ok(connection)
     }
 
-    fn ends(&self, stream: UnixStream) {
+    fn ends(&self, stream: Stream) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.has_come {
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = stream.inner().shutdown(Shutdown::Both);
         }
         state.stream = Some(stream);
     }
@@ -83,6 +84,7 @@ impl Interrupt {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
@@ -91,7 +93,7 @@ mod tests {
         let interrupt = Interrupt(Arc::default());
         for _ in 0..2 {
             let (ours, _theirs) = UnixStream::pair().unwrap();
-            interrupt.ends(ours.try_clone().unwrap());
+            interrupt.ends(ours.try_clone().unwrap().into());
             interrupt.come();
             assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
             assert!(interrupt.has_come());

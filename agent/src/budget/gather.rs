@@ -54,6 +54,8 @@ pub(super) struct Member {
     /// None if it cannot be slowed down.
     pub(super) curve: Option<Curve>,
     pub(super) measured_w: Option<f64>,
+    /// The same, also under power limits, since they hold as they do now.
+    counted_w: Option<f64>,
     /// What the driver says that its GPUs draw now, in watts.
     pub(super) gpus_w: f64,
     pub(super) gpus: BTreeSet<GpuUuid>,
@@ -124,9 +126,11 @@ pub(super) async fn gather(
         of_job.problem = caps.not_taken(&gpus, &node.gpus);
         let is_limited = gpus.iter().any(|gpu| caps.holds(gpu));
         let gpus_w = node.power_w(&gpus.iter().collect());
-        // What it draws under a power limit says nothing of its plan.
+        of_job.limit(is_limited);
         let measured_w = of_job.measure(job, node.energies_j.get(&key).copied(), node.elapsed_s);
+        // What it draws under a power limit says nothing of its plan.
         let measured_w = measured_w.filter(|_| !is_held && !is_limited);
+        let counted_w = measured_w.or(of_job.drawn_w.filter(|_| is_limited));
         if !is_limited {
             of_job.free_w = Some(measured_w.unwrap_or(gpus_w));
         }
@@ -154,6 +158,7 @@ pub(super) async fn gather(
             steering,
             curve,
             measured_w,
+            counted_w,
             is_held,
         });
     }
@@ -227,7 +232,7 @@ impl Member {
 
     /// What it draws, in watts.
     pub(super) fn drawn_w(&self) -> f64 {
-        self.measured_w.unwrap_or(self.gpus_w)
+        self.counted_w.unwrap_or(self.gpus_w)
     }
 }
 

@@ -87,8 +87,10 @@ pub(super) struct Known {
     pub(super) off: u32,
     /// Whether its frontier is not believed any more.
     pub(super) is_off: bool,
-    /// What it drew when its counters were read last, in watts.
+    /// What it drew when its counters were read last, in watts, as long as power limits hold it as they did
+    /// then.
     pub(super) drawn_w: Option<f64>,
+    is_limited: bool,
     /// What it gave up so far: joules, and seconds at its own pace.
     pub(super) given_j: f64,
     pub(super) lost_s: f64,
@@ -197,6 +199,13 @@ impl Known {
     /// Whether a budget has it run something else than its own.
     pub(super) fn is_slowed(&self) -> bool {
         self.ordered.iter().any(|ordered| ordered.tag != OWN)
+    }
+
+    /// Takes note of whether power limits hold it.
+    pub(super) fn limit(&mut self, is_limited: bool) {
+        if std::mem::replace(&mut self.is_limited, is_limited) != is_limited {
+            self.drawn_w = None;
+        }
     }
 
     /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some: no

@@ -67,7 +67,7 @@ pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> Budg
         steering,
         weight: member.weight,
         slowest: member.slowest,
-        drawn_w: known.drawn_w.filter(|_| !member.is_limited).or(Some(member.gpus_w)),
+        drawn_w: known.drawn_w.or(Some(member.gpus_w)),
         own_w: share.map(|share| share.power_w + share.given_w),
         given_w: share.map_or(0.0, |share| share.given_w),
         lost: share.map_or(0.0, |share| share.lost),
@@ -92,7 +92,7 @@ impl Shown {
         (status.budget_w, status.base_w) = (Some(outcome.budget_w), outcome.base_w);
         (status.file, status.problem) = (outcome.file.clone(), outcome.problem.clone());
         let drawn_w = |member: &&Member| {
-            let known = known.get(&member.key).filter(|_| !member.is_limited);
+            let known = known.get(&member.key);
             known.and_then(|known| known.drawn_w).unwrap_or(member.gpus_w)
         };
         status.drawn_w = Some(outcome.base_w + members.iter().map(drawn_w).sum::<f64>());

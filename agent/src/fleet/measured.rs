@@ -160,7 +160,10 @@ impl Taken {
 /// What was measured of all ranks of a job on this node; none before each of them has run a whole
 /// step.
 fn measured_of(job: &JobView, taken: &Taken) -> Option<Measured> {
-    let (swap, plan, ranks) = (taken.swap, taken.plan.clone(), job.ranks.len());
+    let (swap, ranks) = (taken.swap, job.ranks.len());
+    // Before the first swap of a fleet, a job may run what its last run did.
+    let own = || job.plan.as_ref().map(|plan| plan.label.clone());
+    let plan = if swap == 0 { own() } else { taken.plan.clone() };
     let mut measured = Measured { swap, plan, ranks, time_s: 0.0, energy_j: Some(0.0) };
     for rank in &job.ranks {
         let window = rank.window.filter(|window| window.steps > 0)?;
@@ -217,7 +220,7 @@ mod tests {
         Change, Decision, Degrees, Gpus, Member, Place, Proposal, Report, Run, Standing, Took,
         completeness,
     };
-    use pfo_protocol::{DpRank, Rank, RankWindow, Stage, TpRank, Uid};
+    use pfo_protocol::{DpRank, PlanStatus, Rank, RankWindow, Stage, TpRank, Uid};
 
     use super::*;
     use crate::straggler::tests::job as example_job;
@@ -319,6 +322,24 @@ mod tests {
         assert_eq!(measured_of(&job, &taken), Some(Measured { energy_j: None, ..both }));
         job.ranks.clear();
         assert_eq!(measured_of(&job, &taken), None);
+    }
+
+    #[test]
+    fn what_a_job_ran_before_the_first_swap_of_its_nodes_has_the_name_that_pfod_shows() {
+        let mut job = example_job(1);
+        let energy_j = Some(800.0);
+        job.ranks[0].window = Some(RankWindow { steps: 4, time_s: 6.0, energy_j });
+        let taken = Taken { swap: 0, plan: None, in_trial: false };
+        assert_eq!(measured_of(&job, &taken).unwrap().plan, None);
+        job.plan = Some(PlanStatus {
+            number: 3,
+            label: "tuned".into(),
+            predicted_time_s: None,
+            predicted_energy_j: None,
+            suspended: None,
+            power_limits_w: Vec::new(),
+        });
+        assert_eq!(measured_of(&job, &taken).unwrap().plan.as_deref(), Some("tuned"));
     }
 
     #[test]

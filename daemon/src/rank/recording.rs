@@ -175,7 +175,7 @@ mod tests {
     fn late(took_ms: &[u64]) -> Vec<bool> {
         let mut begun = StepsBegun::default();
         let late = took_ms.iter().enumerate().map(|(step, took_ms)| {
-            let at_ns = 100_000_000_000 * (step as u64 + 1);
+            let at_ns = 1_000_000_000_000 * (step as u64 + 1);
             begun.begin(at_ns);
             assert_eq!(begun.take(at_ns + 1), Some((1, at_ns)));
             begun.measured(at_ns + 1, at_ns + took_ms * 1_000_000)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_policy::Permit;
-use pfo_protocol::{ClockTable, JobSelector, Refusal, Response, SwapTarget, Swapped};
+use pfo_protocol::{ClockTable, JobSelector, Refusal, RefusalCode, Response, SwapTarget, Swapped};
 use pfo_service::blocking;
 use tokio::time::sleep;
 
@@ -93,6 +93,12 @@ fn begin(
     job: &Arc<Job>,
     (target, at, after): (SwapTarget, Option<u64>, Option<u64>),
 ) -> Result<Arc<Swap>, Refusal> {
+    if node.drain.standing().is_some() && job.members().ranks().next().is_none() {
+        // Back after the drain, its ranks would change without those on other nodes.
+        let message = format!("this node is drained: job {} has no rank here", job.key.name);
+        let remedy = "swap it on a node where it runs or, after `pfoctl undrain`, here";
+        return Err(Refusal::new(RefusalCode::LimitReached, message, remedy));
+    }
     let swap = job.swap(target, (at, after), node.jobs.room_for_plans(job.key.uid))?;
     node.jobs.keep(job);
     let (user, name) = (permit.caller(), &job.key.name);

@@ -72,8 +72,8 @@ impl Participant {
 
     /// What this look shows to be in force, if that is what it should be.
     fn now_in_force(&self, newest: &Committed, before: Option<&Committed>) -> Option<InForce> {
-        let seen =
-            self.fresh().filter(|_| self.report.as_ref().is_some_and(|said| !said.is_late()))?;
+        let is_in_time = self.report.as_ref().is_some_and(|said| !said.is_late());
+        let seen = self.fresh().filter(|seen| is_in_time && seen.astray.is_none())?;
         let (next, taken, swap) = (seen.next_step?, self.taken(), seen.swap);
         let runs =
             |(number, proposal): &Committed| *number == taken && Self::is_run(seen, &proposal.run);

@@ -107,6 +107,7 @@ impl Conversation {
             ClientMessage::Request(Request::PlanRead(_))
             | ClientMessage::AgentRequest(
                 AgentRequest::ProfileRead(_)
+                | AgentRequest::FrontierRead(_)
                 | AgentRequest::SweepRead(_)
                 | AgentRequest::Samples(_),
             ) => self.entered.room_for(LARGEST_PAYLOAD).await,

@@ -3,6 +3,7 @@
 mod csv;
 mod page;
 mod picture;
+pub(crate) mod saved;
 
 use std::fs;
 
@@ -155,10 +156,9 @@ fn write_page(
     let [models, jobs] = [of(SavingsBy::Model)?, of(SavingsBy::Job)?];
     let days = if query.fleet_month.is_some() { None } else { Some(of(SavingsBy::Day)?) };
     let node = Both::ask(daemons).map_err(|error| error.to_string());
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let place = match &query.fleet_month {
         Some(month) => format!("in {month} by the fleet"),
-        None => format!("on {}", host.trim()),
+        None => format!("on {}", host()),
     };
     let page = page::page(&page::Known {
         title: format!("Saved {place}"),
@@ -174,15 +174,32 @@ fn write_page(
     Ok(file::write(name, page.as_bytes())?)
 }
 
+/// The name of this machine.
+pub(crate) fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 /// What each plan of a job has saved.
 ///
 /// # Errors
 /// If the agent does not answer.
 pub(crate) fn by_plan(
     agent: &mut Connection<Agent>,
-    JobSelector { job, uid }: JobSelector,
+    job: JobSelector,
 ) -> Result<SavingsReport, Error> {
-    let by = SavingsBy::Plan;
+    of_job(agent, job, SavingsBy::Plan)
+}
+
+/// What a job has saved.
+///
+/// # Errors
+/// If the agent does not answer.
+pub(crate) fn of_job(
+    agent: &mut Connection<Agent>,
+    JobSelector { job, uid }: JobSelector,
+    by: SavingsBy,
+) -> Result<SavingsReport, Error> {
     ask(agent, SavingsQuery { job: Some(job), uid, by, ..SavingsQuery::default() })
 }
 
@@ -307,7 +324,9 @@ fn interval(SavedEnergy { low_j, high_j, .. }: &SavedEnergy) -> String {
 /// What it is worth, if the tariff says what energy costs.
 fn money(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
     let money = saved.estimate_j / KWH_J * tariff.price_per_kwh?;
-    Some(format!("{money:.2} {}", tariff.currency).trim_end().to_owned())
+    // Less than a coin is still a figure.
+    let decimals = if money.abs() < 0.1 { 4 } else { 2 };
+    Some(format!("{money:.decimals$} {}", tariff.currency).trim_end().to_owned())
 }
 
 /// The mass of carbon dioxide that it stands for, likewise.

@@ -1,3 +1,5 @@
+use pfo_protocol::{SavedEnergy, Savings, Tariff};
+
 use super::*;
 use crate::savings::KWH_J;
 

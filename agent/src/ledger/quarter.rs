@@ -14,6 +14,7 @@ use crate::ledger::example::example;
 use crate::ledger::query::{Span, total};
 use crate::ledger::saving::NORMAL_REACH;
 use crate::ledger::store::Store;
+use crate::ledger::tariff::Prices;
 use crate::ledger::weeks::Random;
 use crate::ledger::windows::{Windows, Work};
 
@@ -310,7 +311,7 @@ impl<'a> Quarter<'a> {
             let all = Span { since_unix_s: 0, until_unix_s: u64::MAX };
             let mut known = node.store.as_ref().unwrap().known((None, None), 0).unwrap();
             known.iter_mut().for_each(|of| of.windows.retain(|measured| measured.is_in(all)));
-            let savings = total(&known);
+            let savings = total(&known, &Prices::default());
             (savings.energy_j, savings.saved.unwrap().estimate_j)
         };
         let all = self.nodes.iter().map(of_node);

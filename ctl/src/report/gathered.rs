@@ -67,6 +67,7 @@ pub(super) fn profile(daemons: &Daemons, job: &JobStatus) -> Result<(Profile, St
     }
 }
 
-fn selector(job: &JobStatus) -> JobSelector {
+/// A job and no other user's of that name.
+pub(super) fn selector(job: &JobStatus) -> JobSelector {
     JobSelector { job: job.job.clone(), uid: Some(job.uid) }
 }

@@ -40,17 +40,18 @@ pub(super) fn of_ledger(ledger: &SavingsReport) -> String {
         + &list(&saved::facts(ledger))
 }
 
-/// Why money or CO2e of a proven saving is not on the page.
+/// Why money or carbon dioxide of a proven saving is not on the page.
 pub(super) fn no_price(ledger: &SavingsReport) -> Option<String> {
     let lacking = [
-        ("Money", "price_per_kwh", ledger.tariff.price_per_kwh),
-        ("CO2e", "co2e_g_per_kwh", ledger.tariff.co2e_g_per_kwh),
+        ("Money", "price_per_kwh", ledger.total.money),
+        ("CO2e", "co2e_g_per_kwh", ledger.total.co2e_g),
     ];
-    let lacking: Vec<_> = lacking.into_iter().filter(|(_, _, figure)| figure.is_none()).collect();
+    let lacking: Vec<_> = lacking.into_iter().filter(|(_, _, worth)| worth.is_none()).collect();
     let names: Vec<_> = lacking.iter().map(|(name, ..)| *name).collect();
     let keys: Vec<_> = lacking.iter().map(|(_, key, _)| *key).collect();
     (is_proven(ledger) && !lacking.is_empty()).then(|| {
-        format!("{}: [ledger] of agent.toml has no {}.", names.join(" and "), keys.join(" and no "))
+        let (names, keys) = (names.join(" and "), keys.join(" and no "));
+        format!("{names}: [ledger] of agent.toml has no {keys} for all of the time.")
     })
 }
 

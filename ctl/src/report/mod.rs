@@ -16,7 +16,9 @@ use clap::Args;
 use jiff::tz::TimeZone;
 use pfo_experiment::Report as Tuned;
 use pfo_planner::{Combine, Frontier, Noise, Plan, Profile, Schedule};
-use pfo_protocol::{ClockTable, JobStatus, Request, Response, SavingsBy, SavingsReport};
+use pfo_protocol::{
+    ClockTable, JobSelector, JobStatus, Request, Response, SavingsBy, SavingsReport,
+};
 
 pub(crate) use self::html::escaped;
 pub(crate) use self::html::{element, figure, headline, list, table, tiles};
@@ -37,7 +39,7 @@ use crate::{savings, user};
 /// Write a page about a job: what it saves, a step before and after, the frontier, and what limits it
 ///
 /// The page is one file without scripts, and asks no other place for anything. It begins with the saving
-/// that the ledger of pfo-agent proves, in kWh, money and CO2e, or says that nothing is certain yet. It
+/// that the ledger of pfo-agent proves, in kWh and money, or says that nothing is certain yet. It
 /// says which figures are measured and which are predicted, and ends with what is not known, and why. A
 /// plan's pictures require the profile. The page of a job that has ended shows what the ledger knows of it.
 #[derive(Args)]
@@ -106,9 +108,11 @@ pub(crate) fn write(
 ) -> Result<(), Error> {
     let mut both = Both::ask(daemons)?;
     let written = Written { host: savings::host(), at: minute(now_unix_s(), &TimeZone::system()) };
-    let ledger = saved(daemons, arguments, SavingsBy::Plan).map_err(|error| error.to_string());
-    let days = saved(daemons, arguments, SavingsBy::Day).ok();
-    let Some(mut job) = arguments.find(&both.pfod.jobs).cloned() else {
+    let found = arguments.find(&both.pfod.jobs).cloned();
+    let job = found.as_ref().map_or_else(|| arguments.selector(), gathered::selector);
+    let ledger = saved(daemons, &job, SavingsBy::Plan).map_err(|error| error.to_string());
+    let days = saved(daemons, &job, SavingsBy::Day).ok();
+    let Some(mut job) = found else {
         let ended = ledger.ok().filter(|ledger| !ledger.rows.is_empty());
         let ended = ended.ok_or_else(|| arguments.missing())?;
         let saved = (&ended, days.as_ref());
@@ -152,12 +156,8 @@ pub(crate) fn write(
     Ok(file::write(name, page.as_bytes())?)
 }
 
-fn saved(
-    daemons: &Daemons,
-    arguments: &JobArguments,
-    by: SavingsBy,
-) -> Result<SavingsReport, Error> {
-    savings::of_job(&mut daemons.agent()?, arguments.selector(), by)
+fn saved(daemons: &Daemons, job: &JobSelector, by: SavingsBy) -> Result<SavingsReport, Error> {
+    savings::of_job(&mut daemons.agent()?, job.clone(), by)
 }
 
 /// The clocks of the plan, with the pipeline of the frontier, as far as there is one.
@@ -173,9 +173,8 @@ fn plan_of(table: &ClockTable, schedule: Option<Schedule>, frontier: Option<&Fro
 }
 
 fn plan_in_force(daemons: &Daemons, job: &JobStatus) -> Result<Option<ClockTable>, Error> {
-    let selector = pfo_protocol::JobSelector { job: job.job.clone(), uid: Some(job.uid) };
     let mut pfod = daemons.pfod()?;
-    match pfod.ask(Request::PlanRead(selector))? {
+    match pfod.ask(Request::PlanRead(gathered::selector(job)))? {
         Response::Plan(table) => Ok(table),
         other => Err(pfod.unexpected(&other).into()),
     }

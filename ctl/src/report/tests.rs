@@ -2,7 +2,7 @@ use pfo_experiment::{Compared, Interval, Tried, Verdict, Window as Trial};
 use pfo_planner::{Instruction, Mhz, Options, Pipeline, Spread, Unit, Watts};
 use pfo_protocol::{
     AgentStatus, GuardStatus, PlannedUnit, SavedEnergy, Savings, SavingsReport, SavingsRow, Status,
-    Tariff, Uid, Window,
+    Tariff, Uid, Window, Worth,
 };
 
 use super::*;
@@ -136,6 +136,7 @@ fn ledger(plan: &str, low_j: f64) -> SavingsReport {
         saved: Some(saved),
         hottest_c: Some(71),
         slowdown_s: Some(51.0),
+        money: Some(Worth { low: 0.03, estimate: 0.06, high: 0.09 }),
         ..Savings::default()
     };
     let row = |plan: &str, savings| SavingsRow {

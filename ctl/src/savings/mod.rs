@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use jiff::tz::TimeZone;
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobName, JobSelector, SavedEnergy, Savings, SavingsBy,
-    SavingsQuery, SavingsReport, SavingsRow, Tariff, Uid,
+    SavingsQuery, SavingsReport, SavingsRow, Tariff, Uid, Worth,
 };
 
 use crate::daemons::{Agent, Connection, Daemons};
@@ -306,8 +306,8 @@ fn cells(row: &SavingsRow, tariff: &Tariff) -> Vec<Cell> {
         saved,
         Cell::option(savings.saved.as_ref().map(interval)),
         Cell::option(shown.map(|saved| percent(share(savings, &saved)))),
-        Cell::option(shown.and_then(|saved| money(&saved, tariff))),
-        Cell::option(shown.and_then(|saved| co2e(&saved, tariff))),
+        Cell::option(money(savings, tariff)),
+        Cell::option(co2e(savings)),
         Cell::option(savings.slowdown_s.filter(|s| *s > 0.0).map(span)),
         Cell::option(
             (savings.given_j > 0.0)
@@ -321,17 +321,22 @@ fn interval(SavedEnergy { low_j, high_j, .. }: &SavedEnergy) -> String {
     format!("{} to {}", watt_hours(*low_j), watt_hours(*high_j))
 }
 
-/// What it is worth, if the tariff says what energy costs.
-fn money(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
-    let money = saved.estimate_j / KWH_J * tariff.price_per_kwh?;
+/// What a proven saving is worth, if its price is known.
+fn money(savings: &Savings, tariff: &Tariff) -> Option<String> {
+    let money = proven(savings, savings.money)?.estimate;
     // Less than a coin is still a figure.
     let decimals = if money.abs() < 0.1 { 4 } else { 2 };
     Some(format!("{money:.decimals$} {}", tariff.currency).trim_end().to_owned())
 }
 
 /// The mass of carbon dioxide that it stands for, likewise.
-fn co2e(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
-    Some(grams(saved.estimate_j / KWH_J * tariff.co2e_g_per_kwh?))
+fn co2e(savings: &Savings) -> Option<String> {
+    proven(savings, savings.co2e_g).map(|co2e_g| grams(co2e_g.estimate))
+}
+
+/// The worth of a saving that is proven.
+fn proven(savings: &Savings, worth: Option<Worth>) -> Option<Worth> {
+    worth.filter(|_| savings.saved.is_some_and(|saved| saved.shown))
 }
 
 /// What share of the energy at default clocks was saved.
@@ -347,6 +352,10 @@ mod tests {
 
     fn saved(low_j: f64, estimate_j: f64, high_j: f64) -> Savings {
         let shown = low_j > 0.0 || high_j < 0.0;
+        let worth = |price: f64| {
+            let [low, estimate, high] = [low_j, estimate_j, high_j].map(|j| j / KWH_J * price);
+            Some(Worth { low, estimate, high })
+        };
         Savings {
             steps: 1000,
             time_s: 7300.0,
@@ -359,6 +368,8 @@ mod tests {
             given_j: 0.0,
             lost_s: 0.0,
             slowdown_s: Some(70.0),
+            money: worth(0.3),
+            co2e_g: worth(400.0),
         }
     }
 

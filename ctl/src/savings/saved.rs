@@ -1,9 +1,9 @@
 //! What was saved as parts of a page: those of a month and of a job are made of them. Pure.
 
-use pfo_protocol::{SavedEnergy, Savings, SavingsReport, SavingsRow, Tariff};
+use pfo_protocol::{SavedEnergy, Savings, SavingsReport, SavingsRow, Tariff, Worth};
 
 use super::picture::{Bar, bars};
-use super::{co2e, date, interval, money, share};
+use super::{KWH_J, co2e, date, interval, money, share};
 use crate::report::{element, figure, table, tiles};
 use crate::status::quantity::{percent, span, watt_hours};
 
@@ -37,20 +37,30 @@ pub(crate) fn figures(total: &Savings, tariff: &Tariff) -> String {
     let tiles_of = [
         tile("Saved", Some(watt_hours(saved.estimate_j)), Some(interval(&saved))),
         tile("Share", Some(percent(share(total, &saved))), of("of default clocks")),
-        tile("Money", money(&saved, tariff), price(tariff)),
-        tile("CO2e", co2e(&saved, tariff), grid(tariff)),
+        tile("Money", money(total, tariff), price(total, tariff)),
+        tile("CO2e", co2e(total), grid(total, tariff)),
         tile("Slower by", slower, Some(format!("of {}", span(total.time_s)))),
     ];
     tiles(tiles_of.into_iter().flatten())
 }
 
-fn price(tariff: &Tariff) -> Option<String> {
-    let price = tariff.price_per_kwh?;
-    Some(format!("at {price} {} a kWh", tariff.currency).replace("  ", " "))
+/// What a kilowatt-hour of the saving was worth.
+fn price(total: &Savings, tariff: &Tariff) -> Option<String> {
+    let (price, said) = of_kwh(total, total.money, tariff.price_per_kwh)?;
+    let price = format!("at {price:.4}").trim_end_matches('0').trim_end_matches('.').to_owned();
+    Some(format!("{price} {} a kWh{said}", tariff.currency).replace("  ", " "))
 }
 
-fn grid(tariff: &Tariff) -> Option<String> {
-    Some(format!("at {} g a kWh", tariff.co2e_g_per_kwh?))
+fn grid(total: &Savings, tariff: &Tariff) -> Option<String> {
+    let (co2e_g, said) = of_kwh(total, total.co2e_g, tariff.co2e_g_per_kwh)?;
+    Some(format!("at {co2e_g:.0} g a kWh{said}"))
+}
+
+/// The worth of a kilowatt-hour, and that it is a mean if not every one is worth what the flat tariff says.
+fn of_kwh(total: &Savings, worth: Option<Worth>, flat: Option<f64>) -> Option<(f64, &'static str)> {
+    let mean = worth?.estimate / (total.saved?.estimate_j / KWH_J);
+    let is_flat = flat.is_some_and(|flat| (mean - flat).abs() <= 1e-9 * flat.abs());
+    Some((mean, if is_flat { "" } else { " on average" }))
 }
 
 /// What was paid and used, and what is wrong with the tariff or the ledger, in sentences.
@@ -91,8 +101,8 @@ pub(crate) fn rows(
             Some(shown.map_or("not proven".to_owned(), |saved| watt_hours(saved.estimate_j))),
             saved.as_ref().map(interval),
             shown.map(|saved| percent(share(&row.savings, &saved))),
-            shown.and_then(|saved| money(&saved, &report.tariff)),
-            shown.and_then(|saved| co2e(&saved, &report.tariff)),
+            money(&row.savings, &report.tariff),
+            co2e(&row.savings),
             slowdown_s.filter(|slowdown_s| *slowdown_s > 0.0).map(span),
         ]
     };

@@ -238,6 +238,17 @@ pub enum AgentRequest {
     FrontierRead(JobSelector),
 }
 
+impl AgentRequest {
+    /// Whether the answer may be as large as a frame may be.
+    #[must_use]
+    pub fn has_large_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::ProfileRead(_) | Self::FrontierRead(_) | Self::SweepRead(_) | Self::Samples(_)
+        )
+    }
+}
+
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let slowdown = Option::<f64>::deserialize(deserializer)?;
     let check = |slowdown| within("the straggler's slowdown", slowdown, SLOWDOWNS);

@@ -61,6 +61,7 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::Calibrate { job, .. }
         | AgentRequest::CalibrateMemory(job)
         | AgentRequest::OrderRead(job)
+        | AgentRequest::FrontierRead(job)
         | AgentRequest::TuneWatch { job, .. }
         | AgentRequest::TuneRead(job)
         | AgentRequest::P2pKeep(job) => Action::Measure(job.uid),

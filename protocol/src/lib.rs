@@ -37,6 +37,7 @@ pub use agent::request::{AgentRequest, AgentResponse};
 pub use agent::sample::{Doubt, InstructionSample, SamplePage};
 pub use agent::savings::{
     SavedEnergy, Savings, SavingsBy, SavingsNode, SavingsQuery, SavingsReport, SavingsRow, Tariff,
+    Worth,
 };
 pub use agent::status::{
     AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus, GuardStatus,

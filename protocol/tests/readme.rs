@@ -144,7 +144,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage SavedEnergy Savings SavingsBy
         SavingsNode SavingsQuery SavingsReport SavingsRow SettleTime ShareMore SignedBudgets SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
         SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank Tariff ThrottledNs TrialLength
-        TrialRank TrialResult TrialRow TrialRun TrialStep TuneEnd TuneOrder TuneReport TuneState TuneStatus Unit Unsupported User WaitPower WatchedJob Welcome
+        TrialRank TrialResult TrialRow TrialRun TrialStep TuneEnd TuneOrder TuneReport TuneState TuneStatus Unit Unsupported User WaitPower WatchedJob Welcome Worth
         Window
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use pfo_protocol::{
-    AgentRequest, ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, LARGEST_PAYLOAD,
-    Refusal, RefusalCode, Request, Unsupported, VERSION,
+    ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, LARGEST_PAYLOAD, Refusal,
+    RefusalCode, Request, Unsupported, VERSION,
 };
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -103,15 +103,12 @@ impl Conversation {
     /// Waits for room for the answer to a message, if that may be large. To be held until the peer
     /// has taken it: who asks and does not read takes memory for one answer.
     pub async fn room_for_answer(&self, message: &ClientMessage) -> Option<Room> {
-        match message {
-            ClientMessage::Request(Request::PlanRead(_))
-            | ClientMessage::AgentRequest(
-                AgentRequest::ProfileRead(_)
-                | AgentRequest::SweepRead(_)
-                | AgentRequest::Samples(_),
-            ) => self.entered.room_for(LARGEST_PAYLOAD).await,
-            _ => None,
-        }
+        let is_large = match message {
+            ClientMessage::Request(request) => matches!(request, Request::PlanRead(_)),
+            ClientMessage::AgentRequest(request) => request.has_large_answer(),
+            _ => false,
+        };
+        if is_large { self.entered.room_for(LARGEST_PAYLOAD).await } else { None }
     }
 
     /// Ends the time in which files may come, for a session: nobody would look at those that come

@@ -78,6 +78,9 @@ fn a_page_opens_in_a_browser_and_asks_nobody_for_anything() {
         assert!(!text.contains(bad), "{bad}");
     }
     keep(Path::new(&page));
+    let _ = node.pfoctl(&Identity::own(), &["plan", "load", JOB, &frontier]).printed();
+    let (_, of_agent) = report(&node, &["--observe", "2"]);
+    assert_eq!(of_agent.matches("<svg ").count(), 4, "{of_agent}");
     if !has_chromium() {
         return;
     }
@@ -128,7 +131,7 @@ fn the_page_of_a_job_that_has_ended_shows_what_the_ledger_has_of_it() {
     std::fs::remove_dir_all(node.ledger().with_file_name("jobs")).unwrap();
     node.start_daemon();
     let (page, text) = report(&node, &[]);
-    for words in ["it has ended", "95 % interval", "Hottest"] {
+    for words in ["it has ended", "95 % interval", "hottest GPU"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     seen(&node, &page, "ended");
@@ -170,8 +173,10 @@ fn a_job_without_plan_or_profile_has_a_page_and_one_that_never_ran_an_error() {
     let mut training = Training::start_for(&node, JOB, &Identity::own(), 0, &[]);
     training.until_leased(&node);
     let (_, text) = report(&node, &["--observe", "0"]);
-    assert!(text.contains("Nobody looked") && text.contains("nothing of this job yet"), "{text}");
-    for words in ["Runs default clocks", "No plan of clocks is in force.", "Not known."] {
+    assert!(text.contains("nobody looked") && text.contains("nothing of this job yet"), "{text}");
+    for words in
+        ["<dd>default clocks, running", "no plan of clocks is in force", "no frontier is loaded"]
+    {
         assert!(text.contains(words), "{words}: {text}");
     }
     training.process.kill();

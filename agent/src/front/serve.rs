@@ -112,6 +112,7 @@ impl Services {
             AgentRequest::FrontierLoad { job, label, frontier } => {
                 self.load_frontier(permit, &job, label, frontier).await
             }
+            AgentRequest::FrontierRead(job) => self.read_frontier(permit, &job).await,
             AgentRequest::Straggler { job, slowdown, wait } => {
                 self.straggler(permit, &job, slowdown, wait).await
             }
@@ -310,6 +311,13 @@ impl Services {
             "{user} loaded frontier {} for {key}", loaded.label
         );
         Ok(AgentResponse::Frontier(loaded))
+    }
+
+    async fn read_frontier(&self, permit: &Permit, job: &JobSelector) -> Served {
+        let view = self.find_job(permit, job).await?;
+        let job = self.steering.of(&view);
+        let (label, frontier) = Box::pin(self.stragglers.file_of(&*job, &view)).await?;
+        Ok(AgentResponse::FrontierFile { label, frontier })
     }
 
     async fn straggler(

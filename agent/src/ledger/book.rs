@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use pfo_protocol::{
-    GpuStatus, JobView, Pid, PlanStatus, SavedEnergy, SavingsBy, SavingsQuery, SavingsReport,
-    SavingsRow, Tariff, Uid,
+    GpuStatus, JobView, Pid, PlanStatus, SavedEnergy, Savings, SavingsBy, SavingsQuery,
+    SavingsReport, SavingsRow, Tariff, Uid, Worth,
 };
 use pfo_service::{boot_id, lock, unix_s};
 
@@ -24,9 +24,10 @@ use crate::job::JobKey;
 use crate::ledger::booked::{Account, Booked};
 use crate::ledger::comparison::Compared;
 use crate::ledger::config::LedgerConfig;
+use crate::ledger::hours::HoursFile;
 use crate::ledger::query::{self, Known, Measured, Span};
 use crate::ledger::store::{Store, StoreError};
-use crate::ledger::tariff::tariff;
+use crate::ledger::tariff::Prices;
 use crate::ledger::windows::{Entry, Windows, Work};
 use crate::settings::InForce;
 
@@ -59,6 +60,7 @@ pub(crate) struct Ledger {
     lately: Mutex<(Option<Instant>, BTreeMap<JobKey, SavedEnergy>)>,
     /// What is booked in the file; none before that was read.
     accounts: Mutex<Option<Vec<Account>>>,
+    hours: HoursFile,
 }
 
 /// What is in memory.
@@ -94,6 +96,7 @@ impl Ledger {
             entries: AtomicU64::default(),
             lately: Mutex::default(),
             accounts: Mutex::default(),
+            hours: HoursFile::default(),
         }
     }
 
@@ -230,20 +233,21 @@ impl Ledger {
     /// of the runtime.
     pub(crate) fn savings(&self, query: &SavingsQuery, only_of: Option<Uid>) -> SavingsReport {
         let (known, ledger_problem) = self.known(query, only_of.or(query.uid));
+        let (prices, tariff_problem) = self.prices();
+        let total = query::total(&known, &prices);
         SavingsReport {
-            rows: query::rows(&known, query.by),
-            total: query::total(&known),
+            rows: query::rows(&known, query.by, &prices),
+            tariff_problem: tariff_problem.or_else(|| unpriced(&prices, &total)),
+            total,
             ledger_problem,
-            ..self.report(query)
+            ..self.report(query, prices.flat)
         }
     }
 
     /// A report without any saving.
-    fn report(&self, query: &SavingsQuery) -> SavingsReport {
-        let (tariff, tariff_problem) = tariff(&self.config());
+    fn report(&self, query: &SavingsQuery, tariff: Tariff) -> SavingsReport {
         SavingsReport {
             tariff,
-            tariff_problem,
             entries: self.entries(),
             since_unix_s: query.since_unix_s,
             until_unix_s: query.until_unix_s,
@@ -253,7 +257,13 @@ impl Ledger {
 
     /// What energy costs now. Not to be called on a thread of the runtime.
     pub(crate) fn tariff(&self) -> Tariff {
-        tariff(&self.config()).0
+        self.prices().0.tariff_at(unix_s(SystemTime::now()))
+    }
+
+    /// What energy costs at each time, and why a file of it is ignored, if one is. Not to be called on a
+    /// thread of the runtime.
+    fn prices(&self) -> (Prices, Option<String>) {
+        Prices::of(&self.config(), &self.hours)
     }
 
     /// What was saved so far, in sums that only rise. Those of a job that has just begun to run a plan are
@@ -281,7 +291,7 @@ impl Ledger {
         drop(lately);
         let by = SavingsBy::Job;
         let all = SavingsQuery { by, ..SavingsQuery::default() };
-        let rows = query::rows(&self.known(&all, None).0, by).into_iter();
+        let rows = query::rows(&self.known(&all, None).0, by, &Prices::default()).into_iter();
         let of_row = |row: SavingsRow| {
             let key = JobKey { uid: row.uid?, name: row.job? };
             Some((key, row.savings.saved?))
@@ -409,6 +419,23 @@ impl Ledger {
         move_journal(&self.path.with_file_name("ledger.sqlite-journal"), &journal(&aside));
         file.aside = Some(said);
     }
+}
+
+/// Why a saving has no money, or no mass of carbon dioxide, though there are prices by the hour.
+fn unpriced(prices: &Prices, total: &Savings) -> Option<String> {
+    let lacks = |worth: Option<Worth>| total.saved.is_some() && worth.is_none();
+    let what = match (lacks(total.money), lacks(total.co2e_g)) {
+        (true, true) => "price and no CO2e",
+        (true, false) => "price",
+        (false, true) => "CO2e",
+        (false, false) => return None,
+    };
+    prices.is_by_hour().then(|| {
+        format!(
+            "Some of the hours have no {what}: neither hours_file nor the flat tariff in [ledger] of \
+             agent.toml gives one."
+        )
+    })
 }
 
 /// A journal that stays would be rolled back into the next file.

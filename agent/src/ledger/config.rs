@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 const LONGEST_CURRENCY: usize = 16;
 
 /// The largest price, and the largest mass of carbon dioxide, of a kilowatt-hour.
-const LARGEST: f64 = 1e6;
+pub(super) const LARGEST: f64 = 1e6;
 
 /// `[ledger]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -28,8 +28,11 @@ pub(crate) struct LedgerConfig {
     /// Grams of carbon dioxide equivalent of a kilowatt-hour; 0 is not known.
     pub(super) co2e_g_per_kwh: Figure,
     /// The file that these are read from instead.
-    #[serde(deserialize_with = "tariff_file")]
+    #[serde(deserialize_with = "absolute")]
     pub(super) tariff_file: Option<PathBuf>,
+    /// The file of prices by the hour, which count before these.
+    #[serde(deserialize_with = "absolute")]
+    pub(super) hours_file: Option<PathBuf>,
 }
 
 impl Default for LedgerConfig {
@@ -41,6 +44,7 @@ impl Default for LedgerConfig {
             currency: String::new(),
             co2e_g_per_kwh: Figure(0.0),
             tariff_file: None,
+            hours_file: None,
         }
     }
 }
@@ -82,7 +86,7 @@ pub(super) fn currency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Str
     )))
 }
 
-fn tariff_file<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let path = PathBuf::from(String::deserialize(deserializer)?);
     if path.as_os_str().is_empty() {
         return Ok(None);

@@ -8,6 +8,7 @@ mod comparison;
 mod config;
 #[cfg(test)]
 mod example;
+mod hours;
 mod months;
 #[cfg(test)]
 mod quarter;

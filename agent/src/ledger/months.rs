@@ -11,11 +11,14 @@ use std::io::{Read, Write};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use pfo_protocol::{Savings, SavingsBy, SavingsNode, SavingsRow, Uid};
+use pfo_protocol::{Savings, SavingsBy, SavingsNode, SavingsRow, Tariff, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::query::{Known, MOST_ROWS, Measured, Part, by_subject, savings_and_estimates};
-use crate::ledger::saving::{Estimate, Interval, Rates};
+use crate::ledger::query::{
+    Estimates, KWH_J, Known, MOST_ROWS, Measured, Part, by_subject, savings_and_estimates,
+};
+use crate::ledger::saving::{Estimate, Rates};
+use crate::ledger::tariff::Prices;
 use crate::ledger::windows::Heat;
 
 /// The largest text that a node tells, before it is compressed, in bytes.
@@ -35,6 +38,9 @@ pub(crate) struct Told(BTreeMap<String, Months>);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Month {
     written_unix_s: u64,
+    /// Of its money.
+    #[serde(default)]
+    currency: String,
     rows: Vec<MonthRow>,
 }
 
@@ -50,6 +56,11 @@ struct MonthRow {
     /// Of what was saved.
     variance_j2: f64,
     freedom: f64,
+    /// What it is worth by the prices of the node; none if these are not known.
+    #[serde(default)]
+    money: Option<Estimate>,
+    #[serde(default)]
+    co2e_g: Option<Estimate>,
 }
 
 /// Whose a row of an answer is: of what user, job, partition and model.
@@ -58,17 +69,18 @@ type RowOf = (Option<Uid>, Option<String>, Option<String>, Option<String>);
 type Group = (Uid, Option<String>, Option<String>, Option<String>);
 
 impl Month {
-    fn of(known: &[Known], written_unix_s: u64) -> Self {
+    fn of(known: &[Known], prices: &Prices, written_unix_s: u64) -> Self {
         let groups = by_subject(known, |work, window| -> Group {
             (work.uid, Some(work.job.clone()), window.partition.clone(), window.model.clone())
         });
         let row = |(group, parts): (Group, Vec<Part<'_>>)| {
-            let (mut savings, estimates) = savings_and_estimates(&parts);
-            savings.saved = Interval::of(&estimates).map(Interval::saved);
-            savings.slowdown_s = own_slowdown_s(&parts);
-            MonthRow::of(group, savings, Estimate::sum(&estimates))
+            let (savings, estimates) = savings_and_estimates(&parts, prices);
+            let slowdown_s = own_slowdown_s(&parts);
+            MonthRow::of(group, Savings { slowdown_s, ..savings }, &estimates)
         };
-        Self { written_unix_s, rows: groups.into_iter().map(row).collect() }
+        let (currency, rows) =
+            (prices.flat.currency.clone(), groups.into_iter().map(row).collect());
+        Self { written_unix_s, currency, rows }
     }
 
     fn used_j(&self) -> f64 {
@@ -83,24 +95,41 @@ impl Month {
             groups.entry(group).or_default().push(row);
         }
         let row = |(group, rows): (Group, Vec<&MonthRow>)| {
-            let (savings, estimate) = together(&rows);
-            MonthRow::of(group, savings, estimate)
+            let (savings, estimates) = together(&rows);
+            MonthRow::of(group, savings, &estimates)
         };
-        Self { rows: groups.into_iter().map(row).collect(), ..*self }
+        let (currency, rows) = (self.currency.clone(), groups.into_iter().map(row).collect());
+        Self { currency, rows, ..*self }
     }
 }
 
 impl MonthRow {
-    fn of((uid, job, partition, model): Group, savings: Savings, of: Option<Estimate>) -> Self {
-        let (variance_j2, freedom) = of.map_or((0.0, 1.0), |of| (of.variance_j2, of.freedom));
-        Self { uid, job, partition, model, savings, variance_j2, freedom }
+    fn of((uid, job, partition, model): Group, savings: Savings, of: &Estimates) -> Self {
+        let sum = |estimates: &Option<Vec<Estimate>>| Estimate::sum(estimates.as_ref()?);
+        let saved = Estimate::sum(&of.saved);
+        let (variance_j2, freedom) = saved.map_or((0.0, 1.0), |of| (of.variance, of.freedom));
+        let (money, co2e_g) = (sum(&of.money), sum(&of.co2e_g));
+        // The worth is said once.
+        let savings = Savings { money: None, co2e_g: None, ..of.put_into(savings) };
+        Self { uid, job, partition, model, savings, variance_j2, freedom, money, co2e_g }
     }
 
     fn estimate(&self) -> Option<Estimate> {
-        let saved_j = self.savings.saved?.estimate_j;
-        let is_one = self.variance_j2 >= 0.0 && self.freedom > 0.0 && saved_j.is_finite();
-        let Self { variance_j2, freedom, .. } = *self;
-        is_one.then_some(Estimate { saved_j, variance_j2, freedom })
+        let saved = self.savings.saved?.estimate_j;
+        let estimate = Estimate { saved, variance: self.variance_j2, freedom: self.freedom };
+        estimate.is_one().then_some(estimate)
+    }
+
+    /// The same as the prices of who asks say, where the node said none. Money in another currency is none.
+    fn priced(&self, currency: &str, flat: &Tariff) -> Self {
+        let by = |price: Option<f64>| Some(self.estimate()?.times(price? / KWH_J));
+        let own = |worth: Option<Estimate>| worth.filter(Estimate::is_one);
+        let money = match own(self.money) {
+            Some(money) => Some(money).filter(|_| currency == flat.currency),
+            None => by(flat.price_per_kwh),
+        };
+        let co2e_g = own(self.co2e_g).or_else(|| by(flat.co2e_g_per_kwh));
+        Self { money, co2e_g, ..self.clone() }
     }
 
     /// The row of an answer that it is part of.
@@ -127,10 +156,15 @@ impl Told {
 
     /// The months of a ledger in the place of what it said of them before. One that has less energy than
     /// before has lost rows, and changes nothing.
-    pub(super) fn tell(&mut self, ledger: &str, months: &BTreeMap<String, Vec<Known>>, now: u64) {
+    pub(super) fn tell(
+        &mut self,
+        ledger: &str,
+        months: &BTreeMap<String, Vec<Known>>,
+        (prices, now): (&Prices, u64),
+    ) {
         let of_ledger = self.0.entry(ledger.to_owned()).or_default();
         for (name, known) in months {
-            let month = Month::of(known, now);
+            let month = Month::of(known, prices, now);
             let before = of_ledger.get(name);
             let is_more = before.is_none_or(|before| month.used_j() >= before.used_j());
             let is_other = before.is_none_or(|before| month.rows != before.rows);
@@ -204,7 +238,7 @@ pub(super) struct Fleet {
 pub(super) fn merged(
     told: &BTreeMap<String, Told>,
     month: &str,
-    by: SavingsBy,
+    (by, flat): (SavingsBy, &Tariff),
     is_asked: impl Fn(Uid, Option<&str>) -> bool,
 ) -> Fleet {
     let mut ledgers: BTreeMap<&str, (&str, &Month)> = BTreeMap::new();
@@ -222,8 +256,12 @@ pub(super) fn merged(
         let written = nodes.entry(node).or_default();
         *written = (*written).max(month.written_unix_s);
     }
-    let rows = ledgers.values().flat_map(|(_, month)| &month.rows);
-    let rows: Vec<_> = rows.filter(|row| is_asked(row.uid, row.job.as_deref())).collect();
+    let rows = ledgers.values().flat_map(|(_, month)| {
+        let asked = month.rows.iter().filter(|row| is_asked(row.uid, row.job.as_deref()));
+        asked.map(|row| row.priced(&month.currency, flat))
+    });
+    let rows: Vec<_> = rows.collect();
+    let all: Vec<_> = rows.iter().collect();
     let mut groups: BTreeMap<RowOf, Vec<&MonthRow>> = BTreeMap::new();
     for row in &rows {
         groups.entry(row.row_of(by)).or_default().push(row);
@@ -233,25 +271,28 @@ pub(super) fn merged(
         job: job.and_then(|job| job.parse().ok()),
         partition,
         model,
-        savings: together(&rows).0,
+        savings: saved_together(&rows),
         ..SavingsRow::default()
     };
     let nodes = nodes
         .into_iter()
         .map(|(name, written_unix_s)| SavingsNode { name: name.to_owned(), written_unix_s });
     Fleet {
-        total: together(&rows).0,
+        total: saved_together(&all),
         rows: groups.into_iter().take(MOST_ROWS).map(shown).collect(),
         nodes: nodes.collect(),
     }
 }
 
-/// What rows come to. Those of one job share its comparisons, on whichever node they were measured: what
-/// these are off by adds up. Different jobs are independent.
-fn together(rows: &[&MonthRow]) -> (Savings, Option<Estimate>) {
+fn saved_together(rows: &[&MonthRow]) -> Savings {
+    let (savings, estimates) = together(rows);
+    estimates.put_into(savings)
+}
+
+/// What rows come to, but for what was saved, and that of each job.
+fn together(rows: &[&MonthRow]) -> (Savings, Estimates) {
     let mut sum = Savings::default();
     let mut heat = Heat::default();
-    let mut jobs: BTreeMap<(Uid, Option<&str>), Estimate> = BTreeMap::new();
     for row in rows {
         let of = &row.savings;
         sum.steps = sum.steps.saturating_add(of.steps);
@@ -263,15 +304,27 @@ fn together(rows: &[&MonthRow]) -> (Savings, Option<Estimate>) {
             *sum.slowdown_s.get_or_insert(0.0) += slowdown_s;
         }
         heat = heat.and(Heat { throttled_s: of.throttled_s, hottest_c: of.hottest_c });
-        let Some(estimate) = row.estimate() else { continue };
+    }
+    (sum.throttled_s, sum.hottest_c) = (heat.throttled_s, heat.hottest_c);
+    let estimates = Estimates {
+        saved: by_job(rows, MonthRow::estimate).unwrap_or_default(),
+        money: by_job(rows, |row| row.money),
+        co2e_g: by_job(rows, |row| row.co2e_g),
+    };
+    (sum, estimates)
+}
+
+/// What each job saved. The rows of one job share its comparisons, on whichever node they were measured: what
+/// these are off by adds up. Different jobs are independent. None if a row that saved something lacks it.
+fn by_job(rows: &[&MonthRow], of: impl Fn(&MonthRow) -> Option<Estimate>) -> Option<Vec<Estimate>> {
+    let mut jobs: BTreeMap<(Uid, Option<&str>), Estimate> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.estimate().is_some()) {
+        let estimate = of(row)?;
         jobs.entry((row.uid, row.job.as_deref()))
             .and_modify(|job| *job = job.with_dependent(&estimate))
             .or_insert(estimate);
     }
-    (sum.throttled_s, sum.hottest_c) = (heat.throttled_s, heat.hottest_c);
-    let estimates: Vec<_> = jobs.into_values().collect();
-    sum.saved = Interval::of(&estimates).map(Interval::saved);
-    (sum, Estimate::sum(&estimates))
+    Some(jobs.into_values().collect())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pfo_protocol::{JobView, SavedEnergy, Savings, SavingsBy};
+use pfo_protocol::{JobView, SavedEnergy, Savings, SavingsBy, Tariff};
 
 use crate::ledger::booked::Booked;
 use crate::ledger::comparison::{Compared, Turn};
@@ -18,6 +18,7 @@ use crate::ledger::months::{self, Told};
 use crate::ledger::query::{Known, Span};
 use crate::ledger::saving::NORMAL_REACH;
 use crate::ledger::store::Store;
+use crate::ledger::tariff::Prices;
 use crate::ledger::weeks::Random;
 use crate::ledger::windows::{Windows, Work};
 
@@ -148,7 +149,7 @@ impl Node {
             begins = span.until_unix_s;
             (name.to_owned(), of_span(&known, span))
         });
-        told.tell(&ledger, &months.into(), begins);
+        told.tell(&ledger, &months.into(), (&Prices::default(), begins));
         told.written(usize::MAX)
     }
 }
@@ -360,7 +361,8 @@ impl<'a> Quarter<'a> {
     /// What `pfoctl savings --fleet --month` says.
     fn of_fleet(&self, month: &str) -> Savings {
         let told = self.told.iter().map(|(name, bytes)| (name.clone(), Told::read(bytes)));
-        months::merged(&told.collect(), month, SavingsBy::Job, |_, _| true).total
+        let by = (SavingsBy::Job, &Tariff::default());
+        months::merged(&told.collect(), month, by, |_, _| true).total
     }
 
     /// Lives through the quarter: of each month what is true and what the sums say.

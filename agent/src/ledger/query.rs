@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use pfo_protocol::{Savings, SavingsBy, SavingsRow, Uid};
+use pfo_protocol::{Savings, SavingsBy, SavingsRow, Uid, Worth};
 
 use crate::ledger::comparison::Compared;
+use crate::ledger::hours::Price;
 use crate::ledger::saving::{Estimate, Interval, Rates, Used};
+use crate::ledger::tariff::Prices;
 use crate::ledger::windows::{Entry, Heat, Work};
 
 const DAY_S: u64 = 86_400;
+
+/// Joules of a kilowatt-hour.
+pub(super) const KWH_J: f64 = 3.6e6;
 
 /// Rows of an answer, which has to fit into a frame.
 pub(super) const MOST_ROWS: usize = 10_000;
@@ -134,31 +139,82 @@ pub(super) fn by_subject<'a, S: Ord>(
 }
 
 /// Every row.
-pub(super) fn rows(known: &[Known], by: SavingsBy) -> Vec<SavingsRow> {
+pub(super) fn rows(known: &[Known], by: SavingsBy, prices: &Prices) -> Vec<SavingsRow> {
     let row = |(of, parts): (Of, Vec<Part<'_>>)| {
         let Of { day_unix_s, uid, job, plan, partition, model } = of;
         let job = job.and_then(|job| job.parse().ok());
-        SavingsRow { uid, job, plan, day_unix_s, savings: savings(&parts), partition, model }
+        let savings = savings(&parts, prices);
+        SavingsRow { uid, job, plan, day_unix_s, savings, partition, model }
     };
     let subjects = by_subject(known, |work, measured| Of::part(by, work, measured));
     subjects.into_iter().take(MOST_ROWS).map(row).collect()
 }
 
 /// All of it.
-pub(super) fn total(known: &[Known]) -> Savings {
+pub(super) fn total(known: &[Known], prices: &Prices) -> Savings {
     let parts = known.iter().map(|of| (&of.comparisons[..], of.windows.iter().collect()));
-    savings(&parts.collect::<Vec<_>>())
+    savings(&parts.collect::<Vec<_>>(), prices)
 }
 
-fn savings(parts: &[Part<'_>]) -> Savings {
-    let (mut savings, estimates) = savings_and_estimates(parts);
-    savings.saved = Interval::of(&estimates).map(Interval::saved);
-    savings
+fn savings(parts: &[Part<'_>], prices: &Prices) -> Savings {
+    let (savings, estimates) = savings_and_estimates(parts, prices);
+    estimates.put_into(savings)
+}
+
+/// What plans saved, each by itself: in joules, in money and in grams of carbon dioxide. The latter two are
+/// none where a price is not known.
+#[derive(Debug)]
+pub(super) struct Estimates {
+    pub(super) saved: Vec<Estimate>,
+    pub(super) money: Option<Vec<Estimate>>,
+    pub(super) co2e_g: Option<Vec<Estimate>>,
+}
+
+impl Default for Estimates {
+    fn default() -> Self {
+        Self { saved: Vec::new(), money: Some(Vec::new()), co2e_g: Some(Vec::new()) }
+    }
+}
+
+impl Estimates {
+    /// Adds what a plan saved by these joules, each at its price. Whether it was compared.
+    fn add(&mut self, comparisons: &[Compared], used: &[Used], prices: &Prices) -> bool {
+        let Some(saved) = Estimate::of(comparisons, used) else { return false };
+        self.saved.push(saved);
+        let worth = |of: fn(Price) -> Option<f64>| -> Option<Estimate> {
+            let priced = used.iter().map(|used| {
+                let price = of(prices.at(used.at_unix_s))?;
+                Some(Used { energy_j: used.energy_j / KWH_J * price, ..*used })
+            });
+            Estimate::of(comparisons, &priced.collect::<Option<Vec<_>>>()?)
+        };
+        let push = |estimates: Option<Vec<Estimate>>, worth: Option<Estimate>| {
+            let (mut estimates, worth) = estimates.zip(worth)?;
+            estimates.push(worth);
+            Some(estimates)
+        };
+        self.money = push(self.money.take(), worth(|price| price.price_per_kwh));
+        self.co2e_g = push(self.co2e_g.take(), worth(|price| price.co2e_g_per_kwh));
+        true
+    }
+
+    /// Figures with what was saved.
+    pub(super) fn put_into(&self, savings: Savings) -> Savings {
+        let worth = |estimates: &Option<Vec<Estimate>>| -> Option<Worth> {
+            Interval::of(estimates.as_ref()?).map(Interval::worth)
+        };
+        Savings {
+            saved: Interval::of(&self.saved).map(Interval::saved),
+            money: worth(&self.money),
+            co2e_g: worth(&self.co2e_g),
+            ..savings
+        }
+    }
 }
 
 /// All figures but what was saved, and that of each plan.
-pub(super) fn savings_and_estimates(parts: &[Part<'_>]) -> (Savings, Vec<Estimate>) {
-    let (mut savings, mut estimates) = (Savings::default(), Vec::new());
+pub(super) fn savings_and_estimates(parts: &[Part<'_>], prices: &Prices) -> (Savings, Estimates) {
+    let (mut savings, mut estimates) = (Savings::default(), Estimates::default());
     let mut heat = Heat::default();
     for (comparisons, windows) in parts {
         let used: Vec<_> = windows.iter().copied().filter_map(used).collect();
@@ -172,9 +228,8 @@ pub(super) fn savings_and_estimates(parts: &[Part<'_>]) -> (Savings, Vec<Estimat
         }
         savings.energy_j += energy_j;
         savings.comparisons = savings.comparisons.saturating_add(comparisons.len() as u64);
-        if let Some(estimate) = Estimate::of(comparisons, &used) {
+        if estimates.add(comparisons, &used, prices) {
             savings.compared_j += energy_j;
-            estimates.push(estimate);
             *savings.slowdown_s.get_or_insert(0.0) += slowdown_s(comparisons, windows);
         }
     }

@@ -7,7 +7,8 @@
 //! scatters by falls with the steps that it took.
 
 use pfo_experiment::students_reach;
-use pfo_protocol::SavedEnergy;
+use pfo_protocol::{SavedEnergy, Worth};
+use serde::{Deserialize, Serialize};
 
 use crate::ledger::comparison::Compared;
 
@@ -24,11 +25,11 @@ pub(super) struct Used {
     pub(super) energy_j: f64,
 }
 
-/// What one plan saved.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What one plan saved, in joules or, where these are priced, in money or in grams of carbon dioxide.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Estimate {
-    pub(super) saved_j: f64,
-    pub(super) variance_j2: f64,
+    pub(super) saved: f64,
+    pub(super) variance: f64,
     pub(super) freedom: f64,
 }
 
@@ -102,28 +103,39 @@ impl Estimate {
             weights[rates.nearest(used.at_unix_s)] += used.energy_j;
         }
         let each = || comparisons.iter().zip(&weights);
-        let saved_j = each().map(|(compared, weight)| weight * compared.saving()).sum();
+        let saved = each().map(|(compared, weight)| weight * compared.saving()).sum();
         let variances =
             each().map(|(compared, weight)| weight * weight * rates.variance_of(compared));
-        Some(Self { saved_j, variance_j2: variances.sum(), freedom: rates.freedom })
+        Some(Self { saved, variance: variances.sum(), freedom: rates.freedom })
     }
 
     /// What independent estimates come to together: their degrees of freedom are Welch's and
     /// Satterthwaite's. None of no estimate.
     pub(super) fn sum(estimates: &[Self]) -> Option<Self> {
-        let saved_j = estimates.iter().map(|one| one.saved_j).sum();
-        let variance_j2: f64 = estimates.iter().map(|one| one.variance_j2).sum();
-        let share = |one: &Self| (one.variance_j2 / variance_j2).powi(2) / one.freedom;
+        let saved = estimates.iter().map(|one| one.saved).sum();
+        let variance: f64 = estimates.iter().map(|one| one.variance).sum();
+        let share = |one: &Self| (one.variance / variance).powi(2) / one.freedom;
         let freedom = 1.0 / estimates.iter().map(share).sum::<f64>();
-        let freedom = if variance_j2 > 0.0 { freedom } else { 1.0 };
-        (!estimates.is_empty()).then_some(Self { saved_j, variance_j2, freedom })
+        let freedom = if variance > 0.0 { freedom } else { 1.0 };
+        (!estimates.is_empty()).then_some(Self { saved, variance, freedom })
+    }
+
+    /// So many times of it, such as its money by one price.
+    pub(super) fn times(&self, factor: f64) -> Self {
+        let (saved, variance) = (factor * self.saved, factor * factor * self.variance);
+        Self { saved, variance, ..*self }
+    }
+
+    /// Whether it can be computed with: another node wrote it.
+    pub(super) fn is_one(&self) -> bool {
+        self.saved.is_finite() && self.variance >= 0.0 && self.freedom > 0.0
     }
 
     /// What this comes to with one that is off by the same share.
     pub(super) fn with_dependent(&self, other: &Self) -> Self {
         Self {
-            saved_j: self.saved_j + other.saved_j,
-            variance_j2: (self.variance_j2.sqrt() + other.variance_j2.sqrt()).powi(2),
+            saved: self.saved + other.saved,
+            variance: (self.variance.sqrt() + other.variance.sqrt()).powi(2),
             freedom: self.freedom.min(other.freedom),
         }
     }
@@ -132,11 +144,11 @@ impl Estimate {
 impl Interval {
     /// That of what independent estimates come to together; none of no estimate.
     pub(super) fn of(estimates: &[Estimate]) -> Option<Self> {
-        let Estimate { saved_j: estimate, variance_j2, freedom } = Estimate::sum(estimates)?;
-        if variance_j2 <= 0.0 {
+        let Estimate { saved: estimate, variance, freedom } = Estimate::sum(estimates)?;
+        if variance <= 0.0 {
             return Some(Self { low: estimate, estimate, high: estimate });
         }
-        let reach = students_reach(variance_j2, freedom)?;
+        let reach = students_reach(variance, freedom)?;
         Some(Self { low: estimate - reach, estimate, high: estimate + reach })
     }
 
@@ -147,6 +159,10 @@ impl Interval {
             high_j: self.high,
             shown: self.is_shown(),
         }
+    }
+
+    pub(super) fn worth(self) -> Worth {
+        Worth { low: self.low, estimate: self.estimate, high: self.high }
     }
 
     /// Whether it does not hold zero.

@@ -1,15 +1,65 @@
-//! What energy costs: as the configuration says or, where it names a file, as that says now.
+//! What energy costs: as the configuration says or, where it names a file, as that says now, but before all as
+//! the prices by the hour say.
 //!
 //! Anything may write the file. It is read anew for each answer, within bounds, and one that is wrong
 //! is ignored as a whole.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use pfo_protocol::Tariff;
 use serde::Deserialize;
 
 use crate::bounded_file::text_of;
 use crate::ledger::config::{Figure, LedgerConfig, currency};
+use crate::ledger::hours::{Hours, HoursFile, Price};
+
+/// What energy costs at each time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Prices {
+    /// Where no price by the hour says otherwise.
+    pub(super) flat: Tariff,
+    /// With the zone of their times of the day.
+    hours: Option<(Arc<Hours>, TimeZone)>,
+}
+
+impl Prices {
+    /// The prices as they are now, and why a file is ignored, if one is.
+    pub(super) fn of(config: &LedgerConfig, file: &HoursFile) -> (Self, Option<String>) {
+        let zone = TimeZone::system();
+        let (flat, problem) = tariff(config);
+        let hours = config.hours_file.as_deref().map(|path| file.hours(path, &zone)).transpose();
+        let (hours, no_hours) = match hours {
+            Ok(hours) => (hours.map(|hours| (hours, zone)), None),
+            Err(why) => (None, Some(why)),
+        };
+        let problems: Vec<_> = problem.into_iter().chain(no_hours).collect();
+        let problem = (!problems.is_empty()).then(|| problems.join("; "));
+        (Self { flat, hours }, problem)
+    }
+
+    /// What a kilowatt-hour costs at a time.
+    pub(super) fn at(&self, unix_s: u64) -> Price {
+        let hour = self.hours.as_ref().map(|(hours, zone)| hours.at(unix_s, zone));
+        let Price { price_per_kwh, co2e_g_per_kwh } = hour.unwrap_or_default();
+        Price {
+            price_per_kwh: price_per_kwh.or(self.flat.price_per_kwh),
+            co2e_g_per_kwh: co2e_g_per_kwh.or(self.flat.co2e_g_per_kwh),
+        }
+    }
+
+    /// The tariff of a time.
+    pub(super) fn tariff_at(&self, unix_s: u64) -> Tariff {
+        let Price { price_per_kwh, co2e_g_per_kwh } = self.at(unix_s);
+        Tariff { price_per_kwh, co2e_g_per_kwh, ..self.flat.clone() }
+    }
+
+    /// Whether there are prices by the hour.
+    pub(super) fn is_by_hour(&self) -> bool {
+        self.hours.is_some()
+    }
+}
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,8 +74,8 @@ fn named<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Str
     currency(deserializer).map(Some)
 }
 
-/// What energy costs now, and why the file is ignored, if it is.
-pub(super) fn tariff(config: &LedgerConfig) -> (Tariff, Option<String>) {
+/// What the flat tariff says, and why its file is ignored, if it is.
+fn tariff(config: &LedgerConfig) -> (Tariff, Option<String>) {
     let (content, problem) = match config.tariff_file.as_deref().map(read) {
         None => (Content::default(), None),
         Some(Ok(content)) => (content, None),
@@ -43,6 +93,19 @@ fn read(path: &Path) -> Result<Content, String> {
     let shown = path.display();
     let text = text_of(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
     toml::from_str(&text).map_err(|error| format!("{shown}: {}", error.message()))
+}
+
+#[cfg(test)]
+impl Prices {
+    pub(super) fn flat(flat: Tariff) -> Self {
+        Self { flat, hours: None }
+    }
+
+    /// With the rows of a file in UTC.
+    pub(super) fn by_hour(flat: Tariff, rows: &str) -> Self {
+        let zone = TimeZone::UTC;
+        Self { flat, hours: Some((Arc::new(Hours::read(rows, &zone).unwrap()), zone)) }
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +158,34 @@ mod tests {
             assert!(problem.contains("tariff.toml"), "{problem}");
             assert!(problem.contains(said), "{problem}: {said}");
         }
+    }
+
+    #[test]
+    fn an_hour_without_a_price_has_that_of_the_flat_tariff() {
+        let hours = "time,price_per_kwh,co2e_g_per_kwh\n1970-01-01T01:00:00Z,-0.5,\n\
+                     1970-01-01T02:00:00Z,,90\n";
+        let prices = Prices::by_hour(configured(), hours);
+        let at = |unix_s| (prices.at(unix_s).price_per_kwh, prices.at(unix_s).co2e_g_per_kwh);
+        assert_eq!(at(0), (Some(0.3), None));
+        assert_eq!(at(3600), (Some(-0.5), None));
+        assert_eq!(at(7200), (Some(0.3), Some(90.0)));
+        assert_eq!(prices.tariff_at(3600).price_per_kwh, Some(-0.5), "that of metrics");
+        assert_eq!(prices.tariff_at(3600).currency, "EUR");
+    }
+
+    #[test]
+    fn each_file_that_is_wrong_is_named_and_the_rest_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let [hours, tariff] = ["hours.csv", "tariff.toml"].map(|name| directory.path().join(name));
+        fs::write(&hours, "when,price_per_kwh\n").unwrap();
+        let config = LedgerConfig { hours_file: Some(hours), ..config(Some(&tariff)) };
+        let (prices, problem) = Prices::of(&config, &HoursFile::default());
+        assert_eq!(prices.at(0).price_per_kwh, Some(0.3));
+        let problem = problem.unwrap();
+        assert!(
+            problem.contains("tariff.toml") && problem.contains("column \"when\""),
+            "{problem}"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use pfo_protocol::{JobView, SavedEnergy};
 use crate::ledger::comparison::{Compared, Turn};
 use crate::ledger::example::example;
 use crate::ledger::query::{Known, Measured, total};
+use crate::ledger::tariff::Prices;
 use crate::ledger::windows::{Entry, Windows, Work};
 
 const STEP_S: u64 = 20;
@@ -203,7 +204,7 @@ impl Week {
                 }),
             }
         }
-        total(&known).saved.unwrap()
+        total(&known, &Prices::default()).saved.unwrap()
     }
 
     fn comparisons(&self, work: &Work) -> Vec<Compared> {

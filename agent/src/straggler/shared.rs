@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{JobView, Refusal};
+use pfo_protocol::{JobView, Refusal, RefusalCode};
 use pfo_service::blocking;
 use pfo_store::Note;
 use tokio::time::sleep;
@@ -80,6 +80,26 @@ impl Stragglers {
             }
             (Err(why), None) => Err(why),
         }
+    }
+
+    /// The label of the frontier of a job, and the bytes of its file.
+    ///
+    /// # Errors
+    /// As [`Self::find`], or if the file cannot be read.
+    pub(crate) async fn file_of(
+        &self,
+        job: &dyn Steer,
+        view: &JobView,
+    ) -> Result<(String, Vec<u8>), Refusal> {
+        let known = self.find(job, view).await?;
+        let (files, key) = (Arc::clone(&self.files), known.key.clone());
+        let bytes = blocking(move || files.read_frontier(&key)).await?;
+        let unreadable = |error| {
+            let message =
+                format!("the file of the frontier of {} cannot be read: {error}", known.key);
+            Refusal::new(RefusalCode::NoPlan, message, "load the frontier again")
+        };
+        Ok((known.label().to_owned(), bytes.map_err(unreadable)?))
     }
 
     /// Notes the frontier of a job in the store, unless there is one that was loaded on another node since.

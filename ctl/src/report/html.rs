@@ -21,6 +21,38 @@ pub(crate) fn element(tag: &str, text: &str) -> String {
     format!("<{tag}>{}</{tag}>\n", escaped(text))
 }
 
+/// The sentence that a page is about.
+pub(crate) fn headline(sentence: &str) -> String {
+    format!("<p class=\"headline\">{}</p>\n", escaped(sentence))
+}
+
+/// Figures in large letters, each with its name and what it is to be compared with.
+pub(crate) fn tiles<'a>(
+    figures: impl IntoIterator<Item = (&'a str, String, Option<String>)>,
+) -> String {
+    let tile = |(name, value, note): (&str, String, Option<String>)| {
+        let note = escaped(note.as_deref().unwrap_or_default());
+        let (name, value) = (escaped(name), escaped(&value));
+        format!("<div><dt>{name}</dt><dd><b>{value}</b> {note}</dd></div>\n")
+    };
+    let tiles: String = figures.into_iter().map(tile).collect();
+    if tiles.is_empty() { tiles } else { format!("<dl class=\"tiles\">\n{tiles}</dl>\n") }
+}
+
+/// Names and what they stand for, such as the host and its name.
+pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let fact = |(name, value): (&str, String)| {
+        format!("<dt>{}</dt><dd>{}</dd>\n", escaped(name), escaped(&value))
+    };
+    let facts: String = facts.into_iter().map(fact).collect();
+    format!("<dl class=\"facts\">\n{facts}</dl>\n")
+}
+
+/// Parts that a reader unfolds; they are printed folded.
+pub(crate) fn folded(summary: &str, parts: &str) -> String {
+    format!("<details><summary>{}</summary>\n{parts}</details>\n", escaped(summary))
+}
+
 /// A list of sentences.
 pub(crate) fn list(sentences: &[String]) -> String {
     let items: String = sentences.iter().map(|sentence| element("li", sentence)).collect();
@@ -61,6 +93,11 @@ mod tests {
         assert!(table(["a"], [[Some(evil.to_owned())]]).contains(&shown));
         assert!(list(&[evil.to_owned()]).contains(&shown));
         assert!(figure("<svg></svg>", evil).contains(&shown));
+        assert!(headline(evil).contains(&shown) && folded(evil, "").contains(&shown));
+        let twice = |part: String| part.matches(&shown).count() >= 2;
+        assert!(twice(facts([(evil, evil.to_owned())])));
+        assert!(twice(tiles([(evil, evil.to_owned(), Some(evil.to_owned()))])));
+        assert_eq!(tiles([]), "");
         assert_eq!(escaped("größer 1.02×"), "größer 1.02×");
     }
 }

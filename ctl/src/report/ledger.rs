@@ -1,52 +1,40 @@
 //! What the ledger of pfo-agent has of a job, whether it runs or has ended.
 
-use pfo_protocol::{SavedEnergy, Savings, SavingsReport};
+use pfo_protocol::SavingsReport;
 
-use super::html::{element, table};
-use crate::savings::share;
-use crate::status::quantity::{percent, span, watt_hours};
+use super::html::element;
+use super::page::Section;
+use crate::savings::saved;
+use crate::since::date;
 
-/// A row for each plan, with its interval.
-pub(super) fn section(ledger: &SavingsReport) -> String {
-    let text = element("h2", "Savings with intervals, from the ledger");
+/// A row for each plan, with its interval, and bars of the days.
+pub(super) fn section(
+    ledger: Result<&SavingsReport, &str>,
+    days: Option<&SavingsReport>,
+) -> Section {
+    let ledger = ledger?;
     if ledger.rows.is_empty() {
-        let why = "The ledger has nothing of this job yet: a row is written every ten minutes while \
-                   it runs a plan.";
-        return text + &element("p", why);
+        let why = "the ledger has nothing of this job yet; a row is written every ten minutes while it \
+                   runs a plan";
+        return Err(why.to_owned());
     }
-    let header = [
-        "Plan",
-        "Steps",
-        "Time",
-        "Used",
-        "Saved",
-        "95 % interval",
-        "Share",
-        "Throttled",
-        "Hottest",
-    ];
-    let rows = ledger.rows.iter().map(|row| {
-        let Savings { steps, time_s, energy_j, throttled_s, hottest_c, saved, .. } = row.savings;
-        let shown = saved.filter(|saved| saved.shown);
-        let interval = saved.map(|SavedEnergy { low_j, high_j, .. }| {
-            format!("{} to {}", watt_hours(low_j), watt_hours(high_j))
-        });
-        [
-            row.plan.clone(),
-            Some(steps.to_string()),
-            Some(span(time_s)),
-            Some(watt_hours(energy_j)),
-            Some(shown.map_or("not proven".to_owned(), |saved| watt_hours(saved.estimate_j))),
-            interval,
-            shown.map(|saved| percent(share(&row.savings, &saved))),
-            throttled_s.map(span),
-            hottest_c.map(|hottest_c| format!("{hottest_c} \u{b0}C")),
-        ]
-    });
-    text + &table(header, rows)
-        + &element(
-            "p",
-            "Measured. What is not proven may be nothing: its interval holds zero, or its plan was \
-             compared with default clocks fewer than two times.",
-        )
+    let days = days.filter(|days| days.rows.len() > 1).map_or_else(String::new, saved::days);
+    Ok(saved::rows(ledger, "Plan", &|row| row.plan.clone()) + &days)
+}
+
+/// How the figures of the ledger come about, if it has any.
+pub(super) fn method(ledger: Result<&SavingsReport, &str>) -> String {
+    let has_rows = ledger.is_ok_and(|ledger| !ledger.rows.is_empty());
+    if has_rows { element("p", saved::METHOD) } else { String::new() }
+}
+
+/// The first and the last day of which the ledger has something.
+pub(super) fn period(days: &SavingsReport) -> Option<String> {
+    let days = || days.rows.iter().filter_map(|row| row.day_unix_s);
+    let (first, last) = (date(days().min()?), date(days().max()?));
+    Some(if first == last {
+        format!("on {first} (UTC)")
+    } else {
+        format!("{first} to {last} (UTC)")
+    })
 }

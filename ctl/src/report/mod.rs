@@ -1,41 +1,49 @@
 //! `pfoctl report`: what is known of a job, as one page for a browser.
 
+mod gathered;
+mod headline;
 mod html;
 mod ledger;
+mod limits;
 mod observed;
 mod page;
+mod pictures;
+mod tables;
 mod warnings;
 
 use std::time::Duration;
 
 use clap::Args;
 use jiff::tz::TimeZone;
+use pfo_experiment::Report as Tuned;
 use pfo_planner::{Combine, Frontier, Noise, Plan, Profile, Schedule};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClockTable, JobSelector, JobStatus, ProfileSelector, Request,
-    Response,
+    ClockTable, JobSelector, JobStatus, Request, Response, SavingsBy, SavingsReport,
 };
 
-pub(crate) use self::html::{element, escaped, figure, list, table};
-use self::page::Known;
+pub(crate) use self::html::escaped;
+pub(crate) use self::html::{element, figure, headline, list, table, tiles};
 pub(crate) use self::page::html as document;
+use self::page::{Known, Written};
 use crate::arguments::{JobArguments, number};
 use crate::daemons::Daemons;
 use crate::error::Error;
+use crate::lease::now_unix_s;
 use crate::output::Output;
 use crate::planning::measured::Measured;
 use crate::planning::pipeline::schedule;
 use crate::planning::{clock_table, file, frontier_file};
-use crate::profile::stored::described;
+use crate::since::minute;
 use crate::status::Both;
 use crate::{journal, savings, user};
 
-/// Write a page about a job: plan, savings, what limits them, and pictures
+/// Write a page about a job: what it saves, a step before and after, the frontier, and what limits it
 ///
-/// The page is one file without scripts, and asks no other place for anything. It says which figures
-/// are measured and which are predicted, and what is not known. A plan's pictures require the
-/// profile. The page of a job that has ended shows what the ledger of pfo-agent knows of it. Warnings
-/// of both daemons are those of the journal, if this user may read it.
+/// The page is one file without scripts, and asks no other place for anything. It begins with the saving
+/// that the ledger of pfo-agent proves, in kWh and money, or says that nothing is certain yet. It
+/// says which figures are measured and which are predicted, and ends with what is not known, and why. A
+/// plan's pictures require the profile. The page of a job that has ended shows what the ledger knows of it.
+/// Warnings of both daemons are those of the journal, if this user may read it.
 #[derive(Args)]
 pub(crate) struct Report {
     #[command(flatten)]
@@ -46,7 +54,8 @@ pub(crate) struct Report {
     #[arg(long, value_name = "PROFILE.csv")]
     profile: Option<String>,
 
-    /// The frontier to draw, as `plan optimize` writes it
+    /// The frontier to draw, as `plan optimize` writes it [default: that of the last tune, or of
+    /// `plan load`]
     #[arg(long, value_name = "FRONTIER")]
     frontier: Option<String>,
 
@@ -72,7 +81,7 @@ pub(crate) struct Beside {
     pub(crate) schedule: Option<Schedule>,
     pub(crate) plan: Option<Plan>,
     /// What `tune` measured.
-    pub(crate) tuned: Option<String>,
+    pub(crate) tuned: Option<Tuned>,
     /// For how long to look at the GPUs.
     pub(crate) observe: Duration,
 }
@@ -100,47 +109,64 @@ pub(crate) fn write(
     name: &str,
 ) -> Result<(), Error> {
     let mut both = Both::ask(daemons)?;
-    let of_job = |mut agent| savings::by_plan(&mut agent, arguments.selector());
-    let ledger = daemons.agent().map_err(Error::from).and_then(of_job);
-    let ledger = ledger.map_err(|error| error.to_string());
-    let Some(job) = arguments.find(&both.pfod.jobs).cloned() else {
+    let written = Written { host: savings::host(), at: minute(now_unix_s(), &TimeZone::system()) };
+    let found = arguments.find(&both.pfod.jobs).cloned();
+    let job = found.as_ref().map_or_else(|| arguments.selector(), gathered::selector);
+    let ledger = saved(daemons, &job, SavingsBy::Plan).map_err(|error| error.to_string());
+    let days = saved(daemons, &job, SavingsBy::Day).ok();
+    let Some(mut job) = found else {
         let ended = ledger.ok().filter(|ledger| !ledger.rows.is_empty());
         let ended = ended.ok_or_else(|| arguments.missing())?;
-        let uid = arguments.selector().uid.or_else(|| ended.rows.iter().find_map(|row| row.uid));
-        let warned = journal::warnings(Some(&JobSelector { job: arguments.name().clone(), uid }));
-        let warned = warnings::section(warned.as_deref(), &TimeZone::system());
-        let page = page::ended(arguments.name(), &ended, warned, &user::name_of);
+        let saved = (&ended, days.as_ref());
+        let warnings = warned(&job);
+        let page = page::ended(arguments.name(), saved, (&written, warnings), &user::name_of);
         return Ok(file::write(name, page.as_bytes())?);
     };
     both.keep_only(&job.job, Some(job.uid));
     let table = plan_in_force(daemons, &job)?;
-    let profile = match (beside.profile, &beside.frontier) {
+    let Beside { frontier, profile, plan, schedule, tuned, observe } = beside;
+    let found = gathered::tuned(daemons, &job).unwrap_or_default();
+    let tuned = tuned.or(found.report);
+    let frontier = frontier.map_or_else(|| gathered::frontier(daemons, &job), Ok);
+    let frontier = frontier.or_else(|why| found.frontier.ok_or(why.to_string()));
+    let known = frontier.as_ref().ok();
+    let profile = match (profile, known) {
         (Some(profile), _) => Ok(profile),
         (None, Some(frontier)) => {
             Ok((frontier.pipeline().profile().clone(), "the frontier's profile".to_owned()))
         }
-        (None, None) => stored_profile(daemons, &job).map_err(|error| error.to_string()),
+        (None, None) => gathered::profile(daemons, &job).map_err(|error| error.to_string()),
     };
-    let plan = beside
-        .plan
-        .or_else(|| Some(plan_of(table.as_ref()?, beside.schedule, beside.frontier.as_ref())));
-    let observed = observed::observe(daemons, (&job.job, job.uid), beside.observe);
-    let of_job = JobSelector { job: job.job.clone(), uid: Some(job.uid) };
-    let warned = journal::warnings(Some(&of_job));
+    let plan = plan.or_else(|| Some(plan_of(table.as_ref()?, schedule, known)));
+    let compared_now = page::take_compared_plan(&mut job, &both);
+    let plan = plan.or(found.plan.filter(|_| compared_now));
+    let observed = observed::observe(daemons, (&job.job, job.uid), observe);
+    let warnings = warned(&gathered::selector(&job));
     let page = page::page(&Known {
-        warnings: warnings::section(warned.as_deref(), &TimeZone::system()),
+        warnings: &warnings,
         observed: &observed.unwrap_or_default(),
         ledger: ledger.as_ref().map_err(|why| &**why),
+        days: days.as_ref(),
         both: &both,
         job: &job,
+        compared_now,
         user: &user::name_of,
+        written: &written,
         table: table.as_ref(),
         plan: plan.as_ref(),
         profile: profile.as_ref().map(|(profile, name)| (profile, &**name)).map_err(|why| &**why),
-        frontier: beside.frontier.as_ref(),
-        tuned: beside.tuned.as_deref(),
+        frontier: frontier.as_ref().map_err(|why| &**why),
+        tuned: tuned.as_ref(),
     });
     Ok(file::write(name, page.as_bytes())?)
+}
+
+fn warned(job: &JobSelector) -> page::Section {
+    warnings::section(journal::warnings(Some(job)).as_deref(), &TimeZone::system())
+}
+
+fn saved(daemons: &Daemons, job: &JobSelector, by: SavingsBy) -> Result<SavingsReport, Error> {
+    savings::of_job(&mut daemons.agent()?, job.clone(), by)
 }
 
 /// The clocks of the plan, with the pipeline of the frontier, as far as there is one.
@@ -156,24 +182,10 @@ fn plan_of(table: &ClockTable, schedule: Option<Schedule>, frontier: Option<&Fro
 }
 
 fn plan_in_force(daemons: &Daemons, job: &JobStatus) -> Result<Option<ClockTable>, Error> {
-    let selector = JobSelector { job: job.job.clone(), uid: Some(job.uid) };
     let mut pfod = daemons.pfod()?;
-    match pfod.ask(Request::PlanRead(selector))? {
+    match pfod.ask(Request::PlanRead(gathered::selector(job)))? {
         Response::Plan(table) => Ok(table),
         other => Err(pfod.unexpected(&other).into()),
-    }
-}
-
-fn stored_profile(daemons: &Daemons, job: &JobStatus) -> Result<(Profile, String), Error> {
-    let (model, uid) = (job.job.clone(), Some(job.uid));
-    let selector = ProfileSelector { model, uid, gpus: None, partition: None };
-    let mut agent = daemons.agent()?;
-    match agent.ask(AgentRequest::ProfileRead(selector))? {
-        AgentResponse::Profile { profile, csv } => {
-            let name = described(&profile.key);
-            Ok((Measured::of(&csv, &name, Combine::Mean, Noise::Off)?.profile, name))
-        }
-        other => Err(agent.unexpected(&other).into()),
     }
 }
 

@@ -1,85 +1,144 @@
-//! The page: pure, from what is known of a job to HTML. What is not known is said.
+//! The page: pure, from what is known of a job to HTML. A heading has something below it; what is not known
+//! is a list at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pfo_planner::{Frontier, Plan, Profile, Timeline, Unheld, at_highest_clocks};
-use pfo_protocol::{ClockTable, GpuStatus, JobName, JobStatus, RankStatus, SavingsReport, Uid};
+use pfo_experiment::Report;
+use pfo_planner::{Frontier, Plan, Profile};
+use pfo_protocol::{ClockTable, JobName, JobStatus, SavingsReport, Uid};
 
-use super::html::{element, escaped, figure, list, table};
-use super::ledger;
-use crate::output::Look;
-use crate::plan::plot::{Course, course_svg, frontier_svg, timeline_svg};
-use crate::profile::throttle_reasons;
+use super::html::{element, escaped, facts, list};
+use super::limits::limits;
+use super::{headline, ledger, pictures, tables, warnings};
+use crate::plan::plot::Course;
+use crate::savings::saved;
+use crate::status::Both;
 use crate::status::job_table::state;
-use crate::status::measured::Measured;
-use crate::status::measured_table;
 use crate::status::plan_text::described;
-use crate::status::quantity::{change, joules, percent, seconds, span, watts};
-use crate::status::rank_table;
-use crate::status::{Both, attention};
+use crate::status::quantity::{span, watt_hours};
+use crate::tune;
 
 const STYLE: &str = include_str!("page.css");
+
+/// What is below a heading, nothing at all, or why there is nothing.
+pub(super) type Section = Result<String, String>;
 
 /// What is known of a job. Nothing that is drawn is known by itself.
 pub(super) struct Known<'a> {
     /// The job, its GPUs, and nothing else.
     pub(super) both: &'a Both,
     pub(super) job: &'a JobStatus,
+    /// Whether it runs default clocks for a moment, so that its guard can compare its plan with these.
+    pub(super) compared_now: bool,
     pub(super) user: &'a dyn Fn(Uid) -> String,
+    pub(super) written: &'a Written,
     /// The plan in force.
     pub(super) table: Option<&'a ClockTable>,
     /// The same with what a replay needs.
     pub(super) plan: Option<&'a Plan>,
     /// A profile and where it is from, or why there is none.
     pub(super) profile: Result<(&'a Profile, &'a str), &'a str>,
-    pub(super) frontier: Option<&'a Frontier>,
+    /// The frontier of the plan, or why there is none.
+    pub(super) frontier: Result<&'a Frontier, &'a str>,
     /// What the GPUs did lately.
     pub(super) observed: &'a [Course],
     /// What the ledger has, or why that is not known.
     pub(super) ledger: Result<&'a SavingsReport, &'a str>,
-    /// What `tune` measured, as it prints it.
-    pub(super) tuned: Option<&'a str>,
-    /// The section of warnings.
-    pub(super) warnings: String,
+    /// The same by day.
+    pub(super) days: Option<&'a SavingsReport>,
+    /// What the journal has.
+    pub(super) warnings: &'a Section,
+    /// What `tune` measured.
+    pub(super) tuned: Option<&'a Report>,
+}
+
+/// Where and when a page was written.
+pub(super) struct Written {
+    pub(super) host: String,
+    /// With its time zone, as people read it.
+    pub(super) at: String,
+}
+
+/// The parts of a page, and what they lack.
+#[derive(Default)]
+struct Parts {
+    shown: String,
+    unknown: Vec<String>,
+}
+
+impl Parts {
+    fn section(&mut self, title: &str, section: Section) {
+        match section {
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => self.shown += &(element("h2", title) + &text),
+            Err(why) => self.unknown.push(format!("{title}: {why}.")),
+        }
+    }
+
+    fn document(self, title: &str, top: String) -> String {
+        let unknown = match self.unknown.is_empty() {
+            true => String::new(),
+            false => element("h2", "Not known, and why") + &list(&self.unknown),
+        };
+        html(title, &[element("h1", title), top, self.shown, unknown])
+    }
 }
 
 /// The whole page.
 pub(super) fn page(known: &Known<'_>) -> String {
     let title = format!("Job {} of {}", known.job.job, (known.user)(known.job.uid));
-    let parts = [
-        element("h1", &title),
-        summary(known),
-        savings(known),
-        known.ledger.map_or_else(unknown_ledger, ledger::section),
-        limits(known),
-        known.warnings.clone(),
-        frontier(known),
-        steps(known),
-        clocks(known),
-        course(known),
-        ranks(known),
-    ];
-    html(&title, &parts)
+    let mut parts = Parts::default();
+    parts.section("A step before and after", pictures::steps(known));
+    parts.section("Frontier", pictures::frontier(known));
+    parts.section("Measured by step", tables::measured(known));
+    parts.section("As tune measured it", Ok(known.tuned.map_or_else(String::new, tune::section)));
+    parts.section("Saved, by the ledger", ledger::section(known.ledger, known.days));
+    parts.section("What limits it", limits(known));
+    parts.section(&warnings::title(), known.warnings.clone());
+    parts.section("Clocks of the plan", tables::clocks(known));
+    parts.section("Clocks and power over time", pictures::course(known));
+    parts.section("Ranks on this node, as they are now", tables::ranks(known));
+    parts.section("How the saving was measured", Ok(ledger::method(known.ledger)));
+    parts.unknown.extend(lacks(known));
+    parts.document(&title, headline::of(known) + &about(known))
 }
 
 /// The page of a job that has ended.
 pub(super) fn ended(
     job: &JobName,
-    ledger: &SavingsReport,
-    warnings: String,
+    (ledger, days): (&SavingsReport, Option<&SavingsReport>),
+    (written, warnings): (&Written, Section),
     user: &dyn Fn(Uid) -> String,
 ) -> String {
     let owners: BTreeSet<_> = ledger.rows.iter().filter_map(|row| row.uid).collect();
     let owners: Vec<_> = owners.into_iter().map(user).collect();
     let title = format!("Job {job} of {}", owners.join(", "));
-    let said = "The job has no rank on this node: it has ended, or not begun. What the ledger has of \
-                it is below; pictures need a job that runs.";
-    html(&title, &[element("h1", &title), element("p", said), ledger::section(ledger), warnings])
+    let mut parts = Parts::default();
+    parts.section("Saved, by the ledger", ledger::section(Ok(ledger), days));
+    let limits = saved::limits(&ledger.total);
+    let limits = if limits.is_empty() { String::new() } else { list(&limits) };
+    parts.section("What limits it", Ok(limits));
+    parts.section(&warnings::title(), warnings);
+    parts.section("How the saving was measured", Ok(ledger::method(Ok(ledger))));
+    let why = "the job has no rank on this node; it has ended, or not begun";
+    parts.section("Timeline, frontier, clocks and ranks", Err(why.to_owned()));
+    let about = [("Measured", days.and_then(ledger::period)), ("Written", Some(written.shown()))];
+    let about = about.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    parts.document(&title, headline::of_ledger(ledger) + &facts(about))
 }
 
-fn unknown_ledger(why: &str) -> String {
-    element("h2", "Savings with intervals, from the ledger")
-        + &element("p", &format!("Not known: {why}."))
+/// Gives a job that its guard has at default clocks for a comparison the plan to which it returns: that is what
+/// its page is about. Whether there is one.
+pub(super) fn take_compared_plan(job: &mut JobStatus, both: &Both) -> bool {
+    let is_guarded = both.agent.iter().flat_map(|agent| &agent.jobs).any(|watched| {
+        let is_it = watched.job == job.job && watched.uid == job.uid;
+        is_it && watched.guard.as_ref().is_some_and(|guard| guard.given_up.is_none())
+    });
+    if job.plan.is_some() || !is_guarded || job.ranks.is_empty() {
+        return false;
+    }
+    job.plan = job.windows.iter().rev().find_map(|window| window.plan.clone());
+    job.plan.is_some()
 }
 
 /// A document of these parts.
@@ -95,221 +154,74 @@ pub(crate) fn html(title: &str, parts: &[String]) -> String {
     )
 }
 
-fn summary(known: &Known<'_>) -> String {
+impl Written {
+    fn shown(&self) -> String {
+        match self.host.is_empty() {
+            true => self.at.clone(),
+            false => format!("{} on {}", self.at, self.host),
+        }
+    }
+}
+
+/// What the page is about, and where its figures are from.
+fn about(known: &Known<'_>) -> String {
     let (job, daemon) = (known.job, &known.both.pfod.daemon);
     let plan = job.plan.as_ref().map_or_else(|| "default clocks".to_owned(), described);
-    let energy = job.energy_j.map_or_else(
-        || "not known: a GPU has no energy counter".to_owned(),
-        |energy_j| format!("{}, measured", joules(energy_j)),
-    );
-    let driver = daemon.driver.as_deref().unwrap_or("none");
-    let stages = format!("{} stages", job.pp_degree);
-    let [runs, size] = if job.ranks.is_empty() {
-        let ended = format!("Has ended: its last rank on this node has left. It ran {plan}.");
-        [ended, format!("{stages}.")]
-    } else {
-        let runs = format!("Runs {plan}, {}.", state(job).shown());
-        [runs, format!("{} ranks on this node, {stages}.", job.ranks.len())]
+    let runs = match job.ranks.is_empty() {
+        true => format!("Has ended: its last rank on this node has left. It ran {plan}."),
+        false if known.compared_now => format!("{plan}, which is compared with default clocks now"),
+        false => format!("{plan}, {}", state(job).shown()),
     };
-    list(&[
-        runs,
-        size,
-        format!("Energy in the last {}: {energy}.", span(job.measured_for_s)),
-        format!("pfod {}, driver {driver}.", daemon.version),
-    ])
-}
-
-fn savings(known: &Known<'_>) -> String {
-    let mut text = element("h2", "Savings, measured");
-    let rows = Measured::all(known.job);
-    if rows.is_empty() {
-        text += &element("p", "Nothing was measured yet: no step is over.");
-    } else {
-        text += &table(
-            ["What ran", "Steps", "Time/step", "Slowdown", "Energy/step", "Saving"],
-            rows.iter().map(|row| {
-                [
-                    Some(measured_table::name(row.plan)),
-                    Some(row.steps.to_string()),
-                    Some(seconds(row.time_s)),
-                    row.slowdown.map(change),
-                    row.energy_j.map(joules),
-                    row.saving.map(percent),
-                ]
-            }),
-        );
-        text += &element(
-            "p",
-            "Means from the energy counters of the GPUs, compared with the default clocks that were \
-             measured next to each plan.",
-        );
-    }
-    match known.tuned {
-        Some(tuned) => {
-            text += &element(
-                "p",
-                "Default clocks and plans in turns, with intervals, as tune measured:",
-            );
-            text += &element("pre", tuned);
-        }
-        None => {
-            text += &element(
-                "p",
-                "These have no interval. pfoctl tune and pfoctl savings have one; the --report of tune \
-                 writes it into this page.",
-            );
-        }
-    }
-    text
-}
-
-/// What keeps the job from saving more, as far as it is known.
-fn limits(known: &Known<'_>) -> String {
-    let (pfod, agent) = (&known.both.pfod, &known.both.agent);
-    let points = attention::list(pfod, agent, known.user, Look::default()).unwrap_or_default();
-    let mut said: Vec<String> =
-        points.lines().skip(1).map(|point| point.trim().to_owned()).collect();
-    for gpu in pfod.gpus.iter().filter(|gpu| gpu.throttle_reasons != 0) {
-        let reasons = throttle_reasons(gpu.throttle_reasons);
-        said.push(format!("GPU {} is held back now: {reasons} (measured)", gpu.index));
-    }
-    for rank in &known.job.ranks {
-        if let Some(share) = rank_table::off_plan(rank).filter(|share| *share >= 0.001) {
-            said.push(format!(
-                "rank {}: {} of the time in instructions ran at another clock than planned (measured)",
-                rank.rank,
-                percent(share)
-            ));
-        }
-    }
-    for unheld in known.profile.iter().flat_map(|(profile, _)| profile.unheld()) {
-        let Unheld { stage, instruction, highest, useful } = unheld;
-        said.push(format!(
-            "{instruction} of stage {stage}: a power limit held the GPUs below {highest}; no clock \
-             above {useful} is of use (measured, in the profile)"
-        ));
-    }
-    if let (Some(plan), Ok((profile, _))) = (known.plan, known.profile)
-        && let Ok(timeline) = Timeline::new(profile, plan)
-    {
-        for (stage, spans) in timeline.stages.iter().enumerate() {
-            let busy_s: f64 = spans.iter().map(|span| span.end_s - span.start_s).sum();
-            let waits = 1.0 - busy_s / timeline.iteration_time_s;
-            said.push(format!("stage {stage} waits {} of a step (predicted)", percent(waits)));
-        }
-    }
-    let text = element("h2", "What limits them");
-    if said.is_empty() { text + &element("p", "Nothing is known.") } else { text + &list(&said) }
-}
-
-fn frontier(known: &Known<'_>) -> String {
-    let text = element("h2", "Frontier");
-    let Some(frontier) = known.frontier else {
-        return text + &element("p", "Not known. --frontier names the one that the plan is from.");
+    let stages = counted(job.pp_degree as usize, "stage");
+    let size = match job.ranks.len() {
+        0 => stages,
+        ranks => format!("{} on this node, {stages}", counted(ranks, "rank")),
     };
-    let time_s = known.job.plan.as_ref().and_then(|plan| plan.predicted_time_s);
-    // A frontier is of one rank of each stage.
-    let rows = Measured::all(known.job);
-    let whole = rows.iter().filter(|row| row.ranks == known.job.pp_degree);
-    let measured: Vec<(f64, f64)> =
-        whole.filter_map(|row| Some((row.time_s, row.energy_j?))).collect();
-    let caption = match measured.len() {
-        0 => "Plans: predicted. No measurement of the job can be compared with them.".to_owned(),
-        count => format!("Plans: predicted. {count} points: measured on this job."),
-    };
-    drawn(
-        text,
-        frontier_svg(frontier, time_s, measured).map_err(|error| error.to_string()),
-        &caption,
-    )
-}
-
-fn drawn(text: String, picture: Result<String, String>, caption: &str) -> String {
-    match picture {
-        Ok(svg) => text + &figure(&svg, caption),
-        Err(why) => text + &element("p", &format!("Cannot be drawn: {why}.")),
-    }
-}
-
-/// A step at the highest clocks, and the same with the plan.
-fn steps(known: &Known<'_>) -> String {
-    let text = element("h2", "A step before and after, predicted");
-    let Some(plan) = known.plan else {
-        return text + &element("p", "No plan of clocks is in force.");
-    };
-    let (profile, source) = match known.profile {
-        Ok(profile) => profile,
-        Err(why) => return text + &element("p", &format!("No profile is known: {why}.")),
-    };
-    let before = at_highest_clocks(profile, plan).map_err(|error| error.to_string());
-    let before =
-        before.and_then(|plan| timeline_svg(profile, &plan).map_err(|error| error.to_string()));
-    let after = timeline_svg(profile, plan).map_err(|error| error.to_string());
-    let caption = |clocks: &str| format!("{clocks}: a replay over {source}.");
-    let text = drawn(text, before, &caption("All instructions at the highest clock"));
-    drawn(text, after, &caption("All instructions at the clocks of the plan"))
-}
-
-fn clocks(known: &Known<'_>) -> String {
-    let text = element("h2", "Clocks of the plan");
-    let Some(clocks) = known.table else {
-        return text + &element("p", "No plan of clocks is in force.");
-    };
-    let mut kinds = BTreeMap::<_, Vec<u32>>::new();
-    for (stage, units) in clocks.stages().iter().enumerate() {
-        for unit in units {
-            kinds.entry((stage, unit.unit.instruction)).or_default().push(unit.mhz.0);
-        }
-    }
-    let rows = kinds.into_iter().map(|((stage, instruction), mhz)| {
-        let ends = [mhz.iter().min(), mhz.iter().max()];
-        let [lowest, highest] = ends.map(|end| end.map(|mhz| format!("{mhz} MHz")));
-        let mean = mhz.iter().map(|mhz| f64::from(*mhz)).sum::<f64>() / mhz.len() as f64;
-        let mean = Some(format!("{mean:.0} MHz"));
-        [Some(stage.to_string()), Some(instruction.to_string()), lowest, mean, highest]
+    let energy = job.energy_j.map(|energy_j| {
+        format!("{} in the last {}, measured", watt_hours(energy_j), span(job.measured_for_s))
     });
-    text + &table(["Stage", "Instruction", "Lowest", "Mean", "Highest"], rows)
-}
-
-/// What the GPUs did while the page was made.
-fn course(known: &Known<'_>) -> String {
-    let text = element("h2", "Clocks and power over time, measured");
-    let seen = known.observed.iter().any(|course| course.mhz.len() > 1 || course.power_w.len() > 1);
-    if !seen {
-        return text + &element("p", "Nobody looked: --observe says for how many seconds to look.");
-    }
-    let caption = format!(
-        "What the driver reported of {} GPUs, five times a second; of more than eight, the first \
-         eight are drawn. Clocks that change faster are not all seen.",
-        known.observed.len()
-    );
-    drawn(text, course_svg(known.observed).map_err(|error| error.to_string()), &caption)
-}
-
-fn ranks(known: &Known<'_>) -> String {
-    let gpus = &known.both.pfod.gpus;
-    let row = |rank: &RankStatus| {
-        let gpu = gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid);
-        let mhz = |clock: fn(&GpuStatus) -> Option<pfo_protocol::Mhz>| {
-            gpu.and_then(clock).map(|mhz| format!("{} MHz", mhz.0))
-        };
-        [
-            Some(rank.rank.to_string()),
-            Some(rank.stage.to_string()),
-            Some(rank_table::gpu(&rank.gpu_uuid, gpus)),
-            gpu.map(|gpu| gpu.model.clone()),
-            mhz(|gpu| gpu.requested_mhz),
-            mhz(|gpu| gpu.observed_mhz),
-            gpu.and_then(|gpu| gpu.power_w).map(watts),
-            Some(rank.late_instructions.to_string()),
-            Some(rank.mismatched_steps.to_string()),
-        ]
+    let software = match &daemon.driver {
+        Some(driver) => format!("pfod {}, driver {driver}", daemon.version),
+        None => format!("pfod {}", daemon.version),
     };
-    let text = element("h2", "Ranks on this node, as they are now");
-    if known.job.ranks.is_empty() {
-        return text + &element("p", "None.");
+    let all = [
+        ("Runs", Some(runs)),
+        ("Size", Some(size)),
+        ("GPUs", gpus(known)),
+        ("Energy", energy),
+        ("Measured", known.days.and_then(ledger::period)),
+        ("Software", Some(software)),
+        ("Written", Some(known.written.shown())),
+    ];
+    facts(all.into_iter().filter_map(|(name, value)| Some((name, value?))))
+}
+
+/// The GPUs of the job by model, such as `4 × NVIDIA A100-SXM4-80GB`.
+fn gpus(known: &Known<'_>) -> Option<String> {
+    let mut models = BTreeMap::<&str, usize>::new();
+    for rank in &known.job.ranks {
+        let gpu = known.both.pfod.gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid);
+        *models.entry(gpu.map_or("of an unknown model", |gpu| &gpu.model)).or_default() += 1;
     }
-    let header =
-        ["Rank", "Stage", "GPU", "Model", "Asked", "Observed", "Power", "Late", "Mismatches"];
-    text + &table(header, known.job.ranks.iter().map(row))
+    let models: Vec<_> =
+        models.into_iter().map(|(model, count)| format!("{count} \u{d7} {model}")).collect();
+    (!models.is_empty()).then(|| models.join(", "))
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What the facts above lack.
+fn lacks(known: &Known<'_>) -> Vec<String> {
+    let mut lacks = Vec::new();
+    if known.job.energy_j.is_none() {
+        lacks
+            .push("Energy: a GPU of the job has no energy counter, or no step is over.".to_owned());
+    }
+    if known.both.pfod.daemon.driver.is_none() {
+        lacks.push("Driver: pfod has not loaded it.".to_owned());
+    }
+    lacks.extend(known.ledger.ok().and_then(headline::no_price));
+    lacks
 }

@@ -3,28 +3,31 @@
 use jiff::tz::TimeZone;
 
 use super::html::{element, table};
+use super::page::Section;
 use crate::journal::{JournalError, PERIOD, Warning};
 
 /// Rows of the table.
 const MOST: usize = 20;
 
+pub(super) fn title() -> String {
+    format!("Warnings of pfod and pfo-agent {PERIOD}")
+}
+
 /// A row for each warning, the newest first.
-pub(super) fn section(warnings: Result<&[Warning], &JournalError>, zone: &TimeZone) -> String {
-    let text = element("h2", &format!("Warnings of pfod and pfo-agent {PERIOD}"));
-    let warnings = match warnings {
-        Ok([]) => return text + &element("p", "None."),
-        Ok(warnings) => warnings,
-        Err(why) => return text + &element("p", &format!("Not known: {why}; {}.", why.remedy())),
-    };
+pub(super) fn section(warnings: Result<&[Warning], &JournalError>, zone: &TimeZone) -> Section {
+    let warnings = warnings.map_err(|why| format!("{why}; {}", why.remedy()))?;
+    if warnings.is_empty() {
+        return Ok(String::new());
+    }
     let rows = warnings.iter().take(MOST).map(|warning| {
         let Warning { count, daemon, message, .. } = warning;
         [warning.time(zone), count.to_string(), daemon.clone(), message.clone()].map(Some)
     });
-    let text = text + &table(["Last at", "Times", "By", "Warning"], rows);
-    match warnings.len().saturating_sub(MOST) {
+    let text = table(["Last at", "Times", "By", "Warning"], rows);
+    Ok(match warnings.len().saturating_sub(MOST) {
         0 => text,
         more => text + &element("p", &format!("{more} other warnings are older.")),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -33,7 +36,7 @@ mod tests {
     use crate::journal::tests::warned;
 
     fn shown(warnings: Result<&[Warning], &JournalError>) -> String {
-        section(warnings, &TimeZone::UTC)
+        section(warnings, &TimeZone::UTC).unwrap_or_else(|why| why)
     }
 
     #[test]
@@ -62,7 +65,7 @@ mod tests {
     #[test]
     fn why_no_warnings_are_known_is_said() {
         let shown = shown(Err(&JournalError::NotAllowed { user: "alice".into() }));
-        for said in ["Not known: user alice may not read the journal; ", "systemd-journal alice"] {
+        for said in ["user alice may not read the journal; ", "systemd-journal alice"] {
             assert!(shown.contains(said), "{said}: {shown}");
         }
     }

@@ -4,7 +4,7 @@ use pfo_protocol::{SavingsReport, SavingsRow};
 
 use crate::error::Error;
 use crate::output::OutputError;
-use crate::savings::KWH_J;
+use crate::savings::proven;
 use crate::since::date;
 use crate::text::harmless;
 
@@ -55,12 +55,10 @@ fn name(name: &str) -> String {
 
 fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 24] {
     let SavingsRow { uid, job, plan, day_unix_s, savings, partition, model } = row;
-    let (saved, tariff) = (savings.saved, &report.tariff);
+    let saved = savings.saved;
     let or_empty =
         |figure: Option<f64>| figure.map_or_else(String::new, |figure| figure.to_string());
-    let shown_kwh = saved.filter(|saved| saved.shown).map(|saved| saved.estimate_j / KWH_J);
-    let worth =
-        |of_kwh: Option<f64>| or_empty(shown_kwh.zip(of_kwh).map(|(kwh, of_one)| kwh * of_one));
+    let worth = |worth| or_empty(proven(savings, worth).map(|worth| worth.estimate));
     [
         day_unix_s.map_or_else(String::new, date),
         uid.map_or_else(String::new, |uid| uid.to_string()),
@@ -75,8 +73,8 @@ fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 24] {
         or_empty(saved.map(|saved| saved.estimate_j)),
         or_empty(saved.map(|saved| saved.high_j)),
         saved.is_some_and(|saved| saved.shown).to_string(),
-        worth(tariff.price_per_kwh),
-        worth(tariff.co2e_g_per_kwh),
+        worth(savings.money),
+        worth(savings.co2e_g),
         or_empty(savings.throttled_s),
         or_empty(savings.hottest_c.map(f64::from)),
         savings.given_j.to_string(),
@@ -91,7 +89,7 @@ fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 24] {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{SavedEnergy, Savings, Tariff, Uid};
+    use pfo_protocol::{SavedEnergy, Savings, Uid, Worth};
 
     use super::*;
 
@@ -109,17 +107,15 @@ mod tests {
                 saved: Some(saved(low_j)),
                 throttled_s: Some(2.5),
                 slowdown_s: Some(-0.5),
+                money: Some(Worth { low: 0.5, estimate: 1.0, high: 1.5 }),
                 ..Savings::default()
             },
             partition: Some("big".into()),
             model: Some("NVIDIA A40".into()),
         };
-        let tariff =
-            Tariff { price_per_kwh: Some(0.5), currency: "EUR".into(), co2e_g_per_kwh: None };
         let report = SavingsReport {
             rows: vec![row(1e6), row(-1e6)],
             total: Savings::default(),
-            tariff,
             since_unix_s: Some(5),
             until_unix_s: Some(6),
             ..SavingsReport::default()

@@ -3,6 +3,7 @@
 mod csv;
 mod page;
 mod picture;
+pub(crate) mod saved;
 
 use std::fs;
 
@@ -10,7 +11,7 @@ use clap::{Args, ValueEnum};
 use jiff::tz::TimeZone;
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobName, JobSelector, SavedEnergy, Savings, SavingsBy,
-    SavingsQuery, SavingsReport, SavingsRow, Tariff, Uid,
+    SavingsQuery, SavingsReport, SavingsRow, Tariff, Uid, Worth,
 };
 
 use crate::daemons::{Agent, Connection, Daemons};
@@ -155,10 +156,9 @@ fn write_page(
     let [models, jobs] = [of(SavingsBy::Model)?, of(SavingsBy::Job)?];
     let days = if query.fleet_month.is_some() { None } else { Some(of(SavingsBy::Day)?) };
     let node = Both::ask(daemons).map_err(|error| error.to_string());
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let place = match &query.fleet_month {
         Some(month) => format!("in {month} by the fleet"),
-        None => format!("on {}", host.trim()),
+        None => format!("on {}", host()),
     };
     let page = page::page(&page::Known {
         title: format!("Saved {place}"),
@@ -174,15 +174,32 @@ fn write_page(
     Ok(file::write(name, page.as_bytes())?)
 }
 
+/// The name of this machine.
+pub(crate) fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 /// What each plan of a job has saved.
 ///
 /// # Errors
 /// If the agent does not answer.
 pub(crate) fn by_plan(
     agent: &mut Connection<Agent>,
-    JobSelector { job, uid }: JobSelector,
+    job: JobSelector,
 ) -> Result<SavingsReport, Error> {
-    let by = SavingsBy::Plan;
+    of_job(agent, job, SavingsBy::Plan)
+}
+
+/// What a job has saved.
+///
+/// # Errors
+/// If the agent does not answer.
+pub(crate) fn of_job(
+    agent: &mut Connection<Agent>,
+    JobSelector { job, uid }: JobSelector,
+    by: SavingsBy,
+) -> Result<SavingsReport, Error> {
     ask(agent, SavingsQuery { job: Some(job), uid, by, ..SavingsQuery::default() })
 }
 
@@ -289,8 +306,8 @@ fn cells(row: &SavingsRow, tariff: &Tariff) -> Vec<Cell> {
         saved,
         Cell::option(savings.saved.as_ref().map(interval)),
         Cell::option(shown.map(|saved| percent(share(savings, &saved)))),
-        Cell::option(shown.and_then(|saved| money(&saved, tariff))),
-        Cell::option(shown.and_then(|saved| co2e(&saved, tariff))),
+        Cell::option(money(savings, tariff)),
+        Cell::option(co2e(savings)),
         Cell::option(savings.slowdown_s.filter(|s| *s > 0.0).map(span)),
         Cell::option(
             (savings.given_j > 0.0)
@@ -304,15 +321,22 @@ fn interval(SavedEnergy { low_j, high_j, .. }: &SavedEnergy) -> String {
     format!("{} to {}", watt_hours(*low_j), watt_hours(*high_j))
 }
 
-/// What it is worth, if the tariff says what energy costs.
-fn money(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
-    let money = saved.estimate_j / KWH_J * tariff.price_per_kwh?;
-    Some(format!("{money:.2} {}", tariff.currency).trim_end().to_owned())
+/// What a proven saving is worth, if its price is known.
+fn money(savings: &Savings, tariff: &Tariff) -> Option<String> {
+    let money = proven(savings, savings.money)?.estimate;
+    // Less than a coin is still a figure.
+    let decimals = if money.abs() < 0.1 { 4 } else { 2 };
+    Some(format!("{money:.decimals$} {}", tariff.currency).trim_end().to_owned())
 }
 
 /// The mass of carbon dioxide that it stands for, likewise.
-fn co2e(saved: &SavedEnergy, tariff: &Tariff) -> Option<String> {
-    Some(grams(saved.estimate_j / KWH_J * tariff.co2e_g_per_kwh?))
+fn co2e(savings: &Savings) -> Option<String> {
+    proven(savings, savings.co2e_g).map(|co2e_g| grams(co2e_g.estimate))
+}
+
+/// The worth of a saving that is proven.
+fn proven(savings: &Savings, worth: Option<Worth>) -> Option<Worth> {
+    worth.filter(|_| savings.saved.is_some_and(|saved| saved.shown))
 }
 
 /// What share of the energy at default clocks was saved.
@@ -328,6 +352,10 @@ mod tests {
 
     fn saved(low_j: f64, estimate_j: f64, high_j: f64) -> Savings {
         let shown = low_j > 0.0 || high_j < 0.0;
+        let worth = |price: f64| {
+            let [low, estimate, high] = [low_j, estimate_j, high_j].map(|j| j / KWH_J * price);
+            Some(Worth { low, estimate, high })
+        };
         Savings {
             steps: 1000,
             time_s: 7300.0,
@@ -340,6 +368,8 @@ mod tests {
             given_j: 0.0,
             lost_s: 0.0,
             slowdown_s: Some(70.0),
+            money: worth(0.3),
+            co2e_g: worth(400.0),
         }
     }
 

@@ -15,7 +15,7 @@ use pfo_protocol::TuneStatus;
 
 pub(crate) use self::error::TuneError;
 use self::leaving::Leaving;
-pub(crate) use self::report::ResultArguments;
+pub(crate) use self::report::{ResultArguments, section};
 use self::started::begin;
 use self::text::in_words;
 pub(crate) use self::text::lines;

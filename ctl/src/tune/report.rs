@@ -16,7 +16,7 @@ use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::planning::file;
-use crate::report::{self as page, Beside};
+use crate::report::{self as page, Beside, element, table};
 use crate::status::plan_text;
 use crate::status::quantity::{joules, percent, seconds, watts};
 use crate::status::table::{Cell, Table, Tone, heading};
@@ -80,7 +80,7 @@ impl ResultArguments {
             let beside = Beside {
                 frontier: frontier.as_deref().map(Frontier::from_bytes).transpose()?,
                 plan: plan.as_deref().map(Plan::from_json).transpose()?,
-                tuned: Some(render(&report, Look::default())),
+                tuned: Some(report.clone()),
                 observe: OBSERVED,
                 ..Beside::default()
             };
@@ -141,12 +141,7 @@ fn render(report: &Report, look: Look) -> String {
         .left("");
     for tried in &report.tried {
         let Compared { rounds, saving, slowdown, .. } = tried.compared;
-        let (verdict, tone) = match tried.verdict {
-            Verdict::Kept => ("kept", Tone::Good),
-            Verdict::SavesLess => ("saves less", Tone::Plain),
-            Verdict::TooSlow => ("too slow", Tone::Bad),
-            Verdict::SavesNothing => ("saves nothing", Tone::Bad),
-        };
+        let (verdict, tone) = judged(tried.verdict);
         table.row([
             Cell::text(&tried.plan),
             Cell::option(tried.predicted_time_s.map(seconds)),
@@ -158,14 +153,53 @@ fn render(report: &Report, look: Look) -> String {
             Cell::text(verdict).tone(tone),
         ]);
     }
+    heading(&title(report), look) + &table.render() + &in_words(report)
+}
+
+fn judged(verdict: Verdict) -> (&'static str, Tone) {
+    match verdict {
+        Verdict::Kept => ("kept", Tone::Good),
+        Verdict::SavesLess => ("saves less", Tone::Plain),
+        Verdict::TooSlow => ("too slow", Tone::Bad),
+        Verdict::SavesNothing => ("saves nothing", Tone::Bad),
+    }
+}
+
+fn title(report: &Report) -> String {
     let DefaultClocks { iteration_time_s, iteration_energy_j } = report.default_clocks;
-    let job = &report.job;
-    let title = format!(
-        "Measured on job {job}: {} and {} a step at default clocks",
+    format!(
+        "Measured on job {}: {} and {} a step at default clocks",
+        report.job,
         seconds(iteration_time_s),
         joules(iteration_energy_j)
-    );
-    let mut text = heading(&title, look) + &table.render() + &report.method + "\n";
+    )
+}
+
+/// What came of a tune as a part of a page.
+pub(crate) fn section(report: &Report) -> String {
+    let header =
+        ["Plan", "Predicted", "Slower by", "Interval", "Saving", "Interval", "Rounds", "Verdict"];
+    let rows = report.tried.iter().map(|tried| {
+        let Compared { rounds, saving, slowdown, .. } = tried.compared;
+        [
+            Some(tried.plan.clone()),
+            tried.predicted_time_s.map(seconds),
+            Some(finely(slowdown.estimate)),
+            Some(range(slowdown, finely)),
+            Some(percent(saving.estimate)),
+            Some(range(saving, percent)),
+            Some(rounds.to_string()),
+            Some(judged(tried.verdict).0.to_owned()),
+        ]
+    });
+    let words = in_words(report);
+    let words: String = words.lines().map(|line| element("p", line)).collect();
+    element("p", &format!("{}.", title(report))) + &table(header, rows) + &words
+}
+
+/// How it was measured and what the job runs now.
+fn in_words(report: &Report) -> String {
+    let mut text = report.method.clone() + "\n";
     text += &format!("Policy {}", report.policy);
     if !report.searched.is_empty() {
         text += " over power limits";

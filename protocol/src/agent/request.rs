@@ -234,6 +234,19 @@ pub enum AgentRequest {
     BudgetDraft(BudgetChange),
     /// Put what an administrator has signed into the store, for all nodes of the fleet.
     BudgetSigned(SignedBudgets),
+    /// The frontier that is loaded for a job, by `pfoctl tune` or by hand, on any of its nodes.
+    FrontierRead(JobSelector),
+}
+
+impl AgentRequest {
+    /// Whether the answer may be as large as a frame may be.
+    #[must_use]
+    pub fn has_large_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::ProfileRead(_) | Self::FrontierRead(_) | Self::SweepRead(_) | Self::Samples(_)
+        )
+    }
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -331,6 +344,13 @@ pub enum AgentResponse {
     TuneReport(Box<TuneReport>),
     /// To [`AgentRequest::BudgetDraft`].
     BudgetDraft(Box<BudgetDraft>),
+    /// To [`AgentRequest::FrontierRead`].
+    FrontierFile {
+        /// What status calls the frontier.
+        label: String,
+        /// The bytes of the frontier file.
+        frontier: Vec<u8>,
+    },
 }
 
 #[cfg(test)]
@@ -500,6 +520,24 @@ mod tests {
             1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some saving
             1, 0, 0, 0, 0, 0, 0, 0,                         // one remark
             1, 0, 0, 0, 0, 0, 0, 0, b'r',
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_the_request_for_a_frontier_are_the_documented_ones() {
+        #[rustfmt::skip]
+        assert_eq!(frame(AgentRequest::FrontierRead(job())), [
+            14, 0, 0, 0,  1, 0,  5, 0,
+            43, 0, 0, 0,                                    // frontier read
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+        ]);
+        let file = AgentResponse::FrontierFile { label: "f".into(), frontier: vec![7] };
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::AgentResponse(file).to_frame().unwrap(), [
+            22, 0, 0, 0,  1, 0,  134, 0,
+            29, 0, 0, 0,                                    // frontier file
+            1, 0, 0, 0, 0, 0, 0, 0, b'f',                   // label
+            1, 0, 0, 0, 0, 0, 0, 0, 7,                      // one byte
         ]);
     }
 

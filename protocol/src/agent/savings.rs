@@ -48,9 +48,9 @@ pub struct SavingsReport {
     pub rows: Vec<SavingsRow>,
     /// All rows together. Its interval is no sum of theirs, whose errors are not independent.
     pub total: Savings,
-    /// What energy costs now.
+    /// What energy costs where no price by the hour says otherwise.
     pub tariff: Tariff,
-    /// Why the tariff's file is ignored, if it is.
+    /// Why a file of the tariff is ignored, or a saving has no money or no carbon dioxide.
     pub tariff_problem: Option<String>,
     /// Why the ledger is not kept on disk, or is not complete, if so.
     pub ledger_problem: Option<String>,
@@ -119,6 +119,22 @@ pub struct Savings {
     /// How much longer than at default clocks the compared part took, in seconds, as the same comparisons
     /// measured it; below 0 if it took less.
     pub slowdown_s: Option<f64>,
+    /// What was saved in the currency of the tariff, by the price at the time; none if there is nothing
+    /// that was compared, or the price of a part of it is not known.
+    pub money: Option<Worth>,
+    /// The same in grams of carbon dioxide equivalent.
+    pub co2e_g: Option<Worth>,
+}
+
+/// What a saving is worth, and its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Worth {
+    /// The lower end of the interval.
+    pub low: f64,
+    /// What is most likely.
+    pub estimate: f64,
+    /// The upper end.
+    pub high: f64,
 }
 
 /// What was saved beside default clocks, in joules, and its 95 % interval.

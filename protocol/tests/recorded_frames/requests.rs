@@ -358,6 +358,11 @@ fn to_agent_for_a_tune() -> Vec<Recorded> {
             AgentRequest::TuneWatch { job: job(), seen: 7 },
         ),
         request("tune-stop", "end the tune of a job", AgentRequest::TuneStop(job())),
+        request(
+            "frontier-read",
+            "the frontier that is loaded for a job",
+            AgentRequest::FrontierRead(job()),
+        ),
     ]
 }
 

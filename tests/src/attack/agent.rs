@@ -44,6 +44,7 @@ pub(super) fn ask(target: &Target) -> io::Result<()> {
             AgentRequest::Profiles,
             AgentRequest::Samples(job.clone()),
             AgentRequest::OrderRead(job.clone()),
+            AgentRequest::FrontierRead(job.clone()),
             AgentRequest::FirstPlanLoad {
                 job: JobSelector { job: any_name(), ..job.clone() },
                 label: "p".into(),

@@ -30,7 +30,7 @@ impl Ledger {
         let months = [last, (this, span)].map(of_month).into();
         // Reading them has opened the file.
         let identity = lock(&self.file).store.as_ref()?.identity().ok()?;
-        before.tell(&identity, &months, now);
+        before.tell(&identity, &months, (&self.prices().0, now));
         Some(before)
     }
 
@@ -54,7 +54,9 @@ impl Ledger {
         }
         let uid = only_of.or(query.uid);
         let job = query.job.as_ref().map(ToString::to_string);
-        let merged = months::merged(told, month, query.by, |of, name| {
+        let (prices, tariff_problem) = self.prices();
+        let flat = prices.flat;
+        let merged = months::merged(told, month, (query.by, &flat), |of, name| {
             uid.is_none_or(|uid| uid == of) && job.as_deref().is_none_or(|job| name == Some(job))
         });
         Ok(SavingsReport {
@@ -62,7 +64,8 @@ impl Ledger {
             total: merged.total,
             ledger_problem: self.problem(),
             nodes: merged.nodes,
-            ..self.report(query)
+            tariff_problem,
+            ..self.report(query, flat)
         })
     }
 }

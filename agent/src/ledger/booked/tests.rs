@@ -132,7 +132,7 @@ fn the_variance_of_rows_is_that_of_their_sum_however_they_are_written() {
     let used = [Used { at_unix_s: 1000, energy_j: 300.0 }];
     let estimate = Estimate::of(&comparisons, &used).unwrap();
     let rates = Rates::of(&comparisons).unwrap();
-    assert_near(at_once.variance_j2, estimate.variance_j2 * rates.widening().unwrap());
+    assert_near(at_once.variance_j2, estimate.variance * rates.widening().unwrap());
     let reach = crate::ledger::saving::NORMAL_REACH * at_once.variance_j2.sqrt();
     let students = crate::ledger::saving::Interval::of(&[estimate]).unwrap();
     assert_near(reach, students.high - students.estimate);

@@ -1,3 +1,4 @@
+use pfo_protocol::Tariff;
 use proptest::prelude::*;
 
 use super::*;
@@ -33,7 +34,7 @@ fn between(known: &Known, since_unix_s: u64, until_unix_s: u64) -> Savings {
     let span = Span { since_unix_s, until_unix_s };
     let mut known = known.clone();
     known.windows.retain(|measured| measured.is_in(span));
-    total(&[known])
+    total(&[known], &Prices::default())
 }
 
 #[test]
@@ -54,12 +55,12 @@ fn rows_are_of_the_partition_and_the_model_in_which_they_were_measured() {
     let known =
         known(vec![of(None, "A40", 1.0), of(Some("big"), "A40", 2.0), of(None, "H100", 4.0)]);
     let of_all = std::slice::from_ref(&known);
-    let partitions: Vec<_> = rows(of_all, SavingsBy::Partition)
+    let partitions: Vec<_> = rows(of_all, SavingsBy::Partition, &Prices::default())
         .into_iter()
         .map(|row| (row.partition, row.model, row.uid, row.savings.energy_j))
         .collect();
     assert_eq!(partitions, [(None, None, None, 5.0), (Some("big".into()), None, None, 2.0)]);
-    let models: Vec<_> = rows(of_all, SavingsBy::Model)
+    let models: Vec<_> = rows(of_all, SavingsBy::Model, &Prices::default())
         .into_iter()
         .map(|row| (row.model.unwrap(), row.partition, row.savings.energy_j))
         .collect();
@@ -72,9 +73,55 @@ fn the_slowdown_is_what_the_comparison_nearest_in_time_says() {
     assert!((at(0).unwrap() - 20.0).abs() < 1e-9, "{:?}", at(0));
     assert!((at(5000).unwrap() - 40.0).abs() < 1e-9, "{:?}", at(5000));
     assert_eq!(
-        total(&[Known { comparisons: Vec::new(), ..known(vec![window(0, 9, 1.0)]) }]).slowdown_s,
+        total(
+            &[Known { comparisons: Vec::new(), ..known(vec![window(0, 9, 1.0)]) }],
+            &Prices::default()
+        )
+        .slowdown_s,
         None
     );
+}
+
+fn priced(known: &[Known], flat: Option<f64>, hours: &str) -> Savings {
+    let flat = Tariff { price_per_kwh: flat, ..Tariff::default() };
+    total(known, &Prices::by_hour(flat, hours))
+}
+
+#[test]
+fn a_saving_has_the_price_of_the_hour_in_which_it_was_made() {
+    // A tenth of 3 kWh in the first hour, three tenths of 5 kWh in the second one.
+    let known = [known(vec![window(0, 600, 3.0 * KWH_J), window(5000, 600, 5.0 * KWH_J)])];
+    let prices = "time,price_per_kwh\n1970-01-01T00:00Z,0.5\n1970-01-01T01:00Z,-0.25\n";
+    let savings = priced(&known, None, prices);
+    let money = savings.money.unwrap();
+    assert!((money.estimate - (0.3 * 0.5 - 1.5 * 0.25)).abs() < 1e-9, "{money:?}");
+    assert_eq!(savings.co2e_g, None, "nothing says it");
+    // The same as by hand: the joules of each comparison, priced.
+    let used = |at_unix_s, energy_j| Used { at_unix_s, energy_j };
+    let by_hand = Estimate::of(&known[0].comparisons, &[used(300, 1.5), used(5300, -1.25)]);
+    let Worth { low, high, .. } = Interval::of(&[by_hand.unwrap()]).unwrap().worth();
+    assert!((money.low - low).abs() < 1e-9 && (money.high - high).abs() < 1e-9, "{money:?}");
+}
+
+#[test]
+fn prices_that_are_all_alike_are_the_flat_price() {
+    let known = [known(vec![window(0, 600, KWH_J), window(8000, 600, 2.0 * KWH_J)])];
+    let by_hour = priced(&known, None, "time,price_per_kwh\n00:00,0.3\n01:00,0.3\n");
+    let flat = Tariff { price_per_kwh: Some(0.3), ..Tariff::default() };
+    let flat = total(&known, &Prices::flat(flat));
+    assert_eq!(by_hour, flat);
+    let (saved, money) = (flat.saved.unwrap(), flat.money.unwrap());
+    assert!((money.high - saved.high_j / KWH_J * 0.3).abs() < 1e-9, "{money:?}");
+    assert!((money.estimate - saved.estimate_j / KWH_J * 0.3).abs() < 1e-9, "{money:?}");
+}
+
+#[test]
+fn a_saving_part_of_which_has_no_price_has_no_money_but_for_a_flat_tariff() {
+    let known = [known(vec![window(0, 600, KWH_J), window(8000, 600, KWH_J)])];
+    let hours = "time,price_per_kwh\n1970-01-01T00:00Z,0.5\n";
+    assert_eq!(priced(&known, None, hours).money, None);
+    let money = priced(&known, Some(0.25), hours).money.unwrap();
+    assert!((money.estimate - (0.1 * 0.5 - 0.1 * 0.25)).abs() < 1e-9, "{money:?}");
 }
 
 proptest! {

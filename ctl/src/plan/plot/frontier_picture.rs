@@ -30,6 +30,9 @@ pub(super) struct FrontierPicture {
     over: Vec<Over>,
 }
 
+/// Points that have room to be large.
+const FEW: usize = 12;
+
 /// Points of others and what the legend says of them.
 struct Over {
     label: String,
@@ -43,7 +46,7 @@ impl FrontierPicture {
     pub(super) fn new(
         frontier: &Frontier,
         chosen: &Plan,
-        deadline: Deadline,
+        called: &str,
         all_max: Cost,
         over: Vec<Points>,
     ) -> Self {
@@ -60,7 +63,7 @@ impl FrontierPicture {
         let over = over.into_iter().map(|points| Over::new(points, &bound)).collect();
         let highest = (all_max.iteration_time_s, all_max.iteration_energy_j);
         let label = format!(
-            "{deadline}: {}, {} ({})",
+            "{called}: {}, {} ({})",
             seconds(chosen.0),
             joules(chosen.1),
             change(chosen.1 / highest.1 - 1.0),
@@ -109,10 +112,14 @@ impl FrontierPicture {
                 line(chart, &over.points, colour.stroke_width(2), &over.label)?;
                 continue;
             }
+            let (size, style) = match over.points.len() {
+                ..=FEW => (6, colour.stroke_width(2)),
+                _ => (3, colour.mix(0.7).into()),
+            };
             chart
-                .draw_series(over.points.iter().map(|&at| Cross::new(at, 3, colour.mix(0.7))))?
+                .draw_series(over.points.iter().map(|&at| Cross::new(at, size, style)))?
                 .label(&over.label)
-                .legend(move |(x, y)| Cross::new((x + 10, y), 4, colour));
+                .legend(move |(x, y)| Cross::new((x + 10, y), 4, colour.stroke_width(2)));
         }
         line(chart, &self.bound, FAINT.stroke_width(1), "bound: no plan takes less")?;
         line(chart, &self.frontier, OURS.stroke_width(2), "frontier")?;

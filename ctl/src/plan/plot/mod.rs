@@ -81,33 +81,48 @@ enum Kind {
     Timeline,
 }
 
-/// A frontier as the text of an SVG, with the plan whose step takes that long marked, or else the one
-/// of least energy, and with what was measured, in seconds and joules.
+/// A frontier as the text of an SVG, with the plan in force marked, whose step takes that long, or
+/// else the one of least energy, and with named sets of what was measured, in seconds and joules.
 pub(crate) fn frontier_svg(
     frontier: &Frontier,
-    time_s: Option<f64>,
-    measured: Vec<(f64, f64)>,
+    in_force_s: Option<f64>,
+    measured: Vec<(&str, Vec<(f64, f64)>)>,
 ) -> Result<String, Failure> {
     let fastest_s = frontier.seconds(Deadline::Fastest);
     // Whole microseconds are enough for a label.
     let rounded = |time_s: f64| Deadline::Seconds((time_s * 1e6).ceil() / 1e6);
-    let deadline = time_s.filter(|time_s| *time_s >= fastest_s).map(rounded);
-    let deadline = deadline.unwrap_or(Deadline::MinEnergy);
+    let in_force = in_force_s.filter(|time_s| *time_s >= fastest_s).map(rounded);
+    let called = if in_force.is_some() { "plan in force, predicted" } else { "least energy" };
+    let deadline = in_force.unwrap_or(Deadline::MinEnergy);
     let chosen = frontier.plan_for(Due::Waiting(frontier.seconds(deadline)))?;
     let profile = frontier.pipeline().profile();
     let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())?;
-    let points = Points { name: "this job".to_owned(), origin: Origin::Measured, points: measured };
-    let over = if points.points.is_empty() { Vec::new() } else { vec![points] };
-    svg(FrontierPicture::SIZE, &FrontierPicture::new(frontier, &chosen, deadline, all_max, over))
+    let over = measured.into_iter().filter(|(_, points)| !points.is_empty());
+    let of = |(name, points): (&str, _)| Points {
+        name: name.to_owned(),
+        origin: Origin::Measured,
+        points,
+    };
+    let over = over.map(of).collect();
+    svg(FrontierPicture::SIZE, &FrontierPicture::new(frontier, &chosen, called, all_max, over))
 }
 
-/// The step of a plan as the text of an SVG, coloured by clock.
-pub(crate) fn timeline_svg(profile: &Profile, plan: &Plan) -> Result<String, Failure> {
-    let timeline = Timeline::new(profile, plan)?;
-    let replayed = plan.waiting_power().map(|power| replay(profile, plan, power)).transpose()?;
-    let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
-    let picture = TimelinePicture::new(plan, &timeline, energy_j, Colouring::Frequency);
-    svg(picture.size(), &picture)
+/// The steps of two plans as the texts of two SVGs on the same scales, coloured by clock.
+pub(crate) fn timeline_svgs(
+    profile: &Profile,
+    [one, other]: [&Plan; 2],
+) -> Result<[String; 2], Failure> {
+    let timelines = [Timeline::new(profile, one)?, Timeline::new(profile, other)?];
+    let picture = |plan: &Plan, timeline| {
+        let replayed =
+            plan.waiting_power().map(|power| replay(profile, plan, power)).transpose()?;
+        let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
+        Ok::<_, Failure>(TimelinePicture::new(plan, timeline, energy_j, Colouring::Frequency))
+    };
+    let first = picture(one, &timelines[0])?;
+    let second = picture(other, &timelines[1])?.beside(&first);
+    let first = first.beside(&second);
+    Ok([svg(first.size(), &first)?, svg(second.size(), &second)?])
 }
 
 /// What GPUs did over some seconds as the text of an SVG.
@@ -155,7 +170,7 @@ impl Plot {
         let profile = frontier.pipeline().profile();
         let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())?;
         let over = self.over.iter().map(|name| points::read(name)).collect::<Result<_, _>>()?;
-        let picture = FrontierPicture::new(frontier, &chosen, deadline, all_max, over);
+        let picture = FrontierPicture::new(frontier, &chosen, &deadline.to_string(), all_max, over);
         picture::draw(form, self.size.unwrap_or(FrontierPicture::SIZE), &picture)
     }
 

@@ -28,6 +28,8 @@ pub(super) struct TimelinePicture<'a> {
     colouring: Colouring,
     lowest: f64,
     highest: f64,
+    /// What the whole width stands for.
+    length_s: f64,
     /// Model chunks of a stage.
     chunks: u16,
 }
@@ -72,7 +74,18 @@ impl<'a> TimelinePicture<'a> {
             colouring,
             lowest: values().fold(f64::INFINITY, f64::min),
             highest: values().fold(f64::NEG_INFINITY, f64::max),
+            length_s: timeline.iteration_time_s,
             chunks: spans().map(|span| span.chunk.0 + 1).max().unwrap_or(1),
+        }
+    }
+
+    /// The same on the scales of both, so that lengths and colours of the two can be compared.
+    pub(super) fn beside(self, other: &TimelinePicture<'_>) -> Self {
+        Self {
+            lowest: self.lowest.min(other.lowest),
+            highest: self.highest.max(other.highest),
+            length_s: self.length_s.max(other.length_s),
+            ..self
         }
     }
 
@@ -103,7 +116,7 @@ impl<'a> TimelinePicture<'a> {
         let stages = self.timeline.stages.len().max(1) as i32;
         let most = (height - TOP) / (stages * LOWEST_ROW + BOTTOM);
         let bands = self.bands(width).min(most).max(1);
-        let length_s = self.timeline.iteration_time_s / f64::from(bands);
+        let length_s = self.length_s / f64::from(bands);
         let band = (height - TOP) / bands;
         (0..bands)
             .map(|number| Frame {

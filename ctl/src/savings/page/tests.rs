@@ -1,7 +1,14 @@
+use pfo_protocol::{SavedEnergy, Savings, Tariff, Worth};
+
 use super::*;
 use crate::savings::KWH_J;
 
 fn savings(energy_j: f64, saved: Option<[f64; 3]>) -> Savings {
+    let worth = |saved: SavedEnergy, price: f64| Worth {
+        low: saved.low_j / KWH_J * price,
+        estimate: saved.estimate_j / KWH_J * price,
+        high: saved.high_j / KWH_J * price,
+    };
     let saved = saved.map(|[low_j, estimate_j, high_j]| SavedEnergy {
         low_j,
         estimate_j,
@@ -18,6 +25,8 @@ fn savings(energy_j: f64, saved: Option<[f64; 3]>) -> Savings {
         throttled_s: Some(70.0),
         hottest_c: Some(71),
         slowdown_s: saved.map(|_| 90.0),
+        money: saved.map(|saved| worth(saved, 0.3)),
+        co2e_g: saved.map(|saved| worth(saved, 400.0)),
         ..Savings::default()
     }
 }

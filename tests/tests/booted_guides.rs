@@ -7,11 +7,10 @@ use std::fs;
 
 use pfo_tests::{Container, Debian, PROGRAMS, Ran, programs, wait};
 
-const GUIDES: [&str; 7] = [
+const GUIDES: [&str; 6] = [
     "README.md",
     "docs/first-hour.md",
     "docs/ten-minutes.md",
-    "docs/tuning.md",
     "docs/metrics.md",
     "docs/budget.md",
     "docs/tested-on.md",

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use pfo_fleet::{
-    Abort, Action, Answer, Budgeted, Change, Decision, Degrees, Digest, Event, Gpus, Guard, Length,
-    Member, Node, OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs,
-    Seen, Settings, Shared, Standing, SwapAnswer, Terms, Told, Took, Trial, View, Write,
+    Abort, Action, Answer, Budgeted, Change, Decision, Degrees, Digest, Event, Gpus, Guard, Late,
+    Length, Member, Node, OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run,
+    Runs, Seen, Settings, Shared, Standing, SwapAnswer, Terms, Told, Took, Trial, View, Write,
 };
 use pfo_vocabulary::{DpRank, Mhz, Rank, Stage, TpRank, Uid};
 
@@ -368,7 +368,12 @@ fn a_node_whose_driver_refuses_a_plan_is_late_until_it_does_not() {
         Event::Looked(Some(Seen { runs, swap, astray, ..seen(next_step) }))
     };
     let (mut agent, late) = begins_after_a_swap(astray(107));
-    assert_eq!(late, Some((106, "rank 0 (GPU-1): no permission".to_owned())));
+    let why = "rank 0 (GPU-1): no permission".to_owned();
+    assert_eq!(late, Some((106, why.clone())));
+    let took = Some(Took { number: 1, step: 106 });
+    let late = Some(Late { number: 1, from: 106, until: None, why });
+    agent.on(Event::Written(Write::Report, Some(true)));
+    agent.on(Event::Changed(Change::Report(node("a"), Report { took, late })));
     assert_eq!(late_at(&mut agent, 2000, astray(109)), None, "that is known");
     let mut actions = agent.on(Event::Tick(3000));
     actions.extend([agent.on(shows(111, SAME)), agent.on(shows(111, SAME))].concat());

@@ -126,11 +126,8 @@ pub(super) async fn gather(
         of_job.problem = caps.not_taken(&gpus, &node.gpus);
         let is_limited = gpus.iter().any(|gpu| caps.holds(gpu));
         let gpus_w = node.power_w(&gpus.iter().collect());
-        of_job.limit(is_limited);
-        let measured_w = of_job.measure(job, node.energies_j.get(&key).copied(), node.elapsed_s);
-        // What it draws under a power limit says nothing of its plan.
-        let measured_w = measured_w.filter(|_| !is_held && !is_limited);
-        let counted_w = measured_w.or(of_job.drawn_w.filter(|_| is_limited));
+        let energy = (node.energies_j.get(&key).copied(), node.elapsed_s);
+        let (measured_w, counted_w) = of_job.drawn(job, energy, (is_held, is_limited));
         if !is_limited {
             of_job.free_w = Some(measured_w.unwrap_or(gpus_w));
         }

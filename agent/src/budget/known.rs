@@ -201,11 +201,21 @@ impl Known {
         self.ordered.iter().any(|ordered| ordered.tag != OWN)
     }
 
-    /// Takes note of whether power limits hold it.
-    pub(super) fn limit(&mut self, is_limited: bool) {
+    /// What it drew under its plan alone since the last look, if that was measured, and what is counted for it,
+    /// in watts.
+    pub(super) fn drawn(
+        &mut self,
+        job: &JobView,
+        (energy_j, elapsed_s): (Option<f64>, f64),
+        (is_held, is_limited): (bool, bool),
+    ) -> (Option<f64>, Option<f64>) {
         if std::mem::replace(&mut self.is_limited, is_limited) != is_limited {
             self.drawn_w = None;
         }
+        // What it draws under a power limit says nothing of its plan.
+        let measured_w = self.measure(job, energy_j, elapsed_s);
+        let measured_w = measured_w.filter(|_| !is_held && !is_limited);
+        (measured_w, measured_w.or(self.drawn_w.filter(|_| is_limited)))
     }
 
     /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some: no

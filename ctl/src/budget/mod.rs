@@ -300,7 +300,10 @@ impl Set {
             output.text(&view::report(&report, look))?;
             below.map_or(Ok(()), |below| output.text(&format!("{below}\n")))?;
         }
-        look(daemons, &scope).map(drop)
+        let looked_at = look(daemons, &scope)?;
+        let budget = looked_at.budgets.iter().find(|budget| budget.order.scope == scope);
+        let missing = budget.filter(|_| !self.json).and_then(view::missing);
+        missing.map_or(Ok(()), |missing| output.text(&format!("{missing}\n")))
     }
 
     fn order(&self) -> BudgetOrder {

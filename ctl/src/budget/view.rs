@@ -77,15 +77,18 @@ fn ordered_by(budget: &BudgetStatus) -> String {
     format!("{}{at}{with}", user::name_of(budget.by_uid))
 }
 
+/// That no job may give up what a budget lacks.
+pub(super) fn missing(budget: &BudgetStatus) -> Option<String> {
+    let scope = shown(&budget.order.scope);
+    let missing_w = watts(budget.missing_w?);
+    Some(format!(
+        "the budget for {scope} cannot be kept: {missing_w} are missing with every job at its floor; raise \
+         it, lower floors, or end a job"
+    ))
+}
+
 fn troubles(budget: &BudgetStatus) -> Vec<String> {
     let scope = shown(&budget.order.scope);
-    let missing = budget.missing_w.map(|missing_w| {
-        format!(
-            "the budget for {scope} cannot be kept: {} are missing with every job at its floor; raise \
-             it, lower floors, or end a job",
-            watts(missing_w)
-        )
-    });
     let file = budget.file.as_ref().map(|BudgetFileTrouble { node, why, since_unix_s }| {
         let on = node.as_ref().map_or(String::new(), |node| format!("on node {node}, "));
         let for_s = now_unix_s().saturating_sub(*since_unix_s) as f64;
@@ -95,7 +98,7 @@ fn troubles(budget: &BudgetStatus) -> Vec<String> {
         )
     });
     let problem = budget.problem.as_ref().map(|why| format!("the budget for {scope}: {why}"));
-    missing.into_iter().chain(file).chain(problem).collect()
+    missing(budget).into_iter().chain(file).chain(problem).collect()
 }
 
 fn job_row(job: &BudgetedJob) -> [Cell; 7] {

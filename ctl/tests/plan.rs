@@ -10,8 +10,8 @@ use crate::ran::{Ran, pfoctl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
-    ClockTable, Instruction, JobSelector, Mhz, PlanStatus, PlannedUnit, RefusalCode, Request,
-    Response, SwapTarget, Swapped, Uid, Unit,
+    AgentRequest, AgentResponse, ClockTable, Instruction, JobSelector, Mhz, PlanStatus,
+    PlannedUnit, RefusalCode, Request, Response, SwapTarget, Swapped, Uid, Unit,
 };
 
 const PLAN: &[u8] =
@@ -103,6 +103,25 @@ fn a_swap_with_a_plan_takes_it_along_so_that_a_refused_one_is_not_loaded() {
         wait: false,
     };
     assert_eq!(daemon.request(), expected);
+}
+
+#[test]
+fn a_job_of_a_fleet_that_is_on_one_node_by_now_is_swapped_there() {
+    // An agent that has just begun may not know yet that other nodes have left.
+    let swapped = Swapped { plan: Some(plan_status()), step: 40, ranks: 4, changed: 4 };
+    let daemon = willing(4).with_agent(move |request| match request {
+        AgentRequest::Status => {
+            let golden = include_str!("golden/agent.json");
+            AgentResponse::Status(Box::new(serde_json::from_str(golden).unwrap()))
+        }
+        AgentRequest::FleetSwap { .. } => AgentResponse::Swapped(swapped.clone()),
+        other => panic!("{other:?}"),
+    });
+    let plan = daemon.file("fast.json", PLAN);
+    for command in [&["plan", "swap", "gpt-7b", &plan][..], &["plan", "rollback", "gpt-7b"]] {
+        let ran = daemon.run(command);
+        assert_printed!(ran);
+    }
 }
 
 #[test]

@@ -19,22 +19,32 @@ const GUIDES: [&str; 6] = [
 /// The jobs that the guides speak of, and their GPUs.
 const JOBS: [(&str, &str); 2] = [("llama", "0,1,2,3"), ("JOB", "4,5,6,7")];
 
-/// What stands in for what only a person, a builder or an own trainer can do, and an end for what has none.
-const STAND_INS: &str = "\
+/// What stands in for what only a person, a builder or an own trainer can do and for what Debian's tree lacks, and
+/// an end for what has none. Of simulated GPUs, doctor misses the kernel's module.
+const STAND_INS: &str = r#"
 set -eu
 make() { :; }
 apt() { :; }
-sudo() { \"$@\"; }
-sudoedit() { test -w \"$1\"; }
+sudo() { "$@"; }
+sudoedit() { test -w "$1"; }
 torchrun() { :; }
-journalctl() { timeout 2 journalctl \"$@\" || test $? -eq 124; }
+journalctl() { timeout 2 journalctl "$@" || test $? -eq 124; }
+curl() { python3 -c '
+import socket, sys
+scraper = socket.socket(socket.AF_UNIX)
+scraper.connect(sys.argv[1])
+scraper.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+assert b"pfo_daemon_up 1" in b"".join(iter(lambda: scraper.recv(65536), b""))
+' "$2"; }
+doctor() { test "$(command pfoctl doctor | tee /dev/stderr | grep --count '^wrong')" -eq 1; }
 pfoctl() {
     case $1 in
+        doctor) doctor ;;
         top) timeout 3 script --quiet --return --command 'pfoctl top' /dev/null || test $? -eq 124 ;;
-        *) command pfoctl \"$@\" ;;
+        *) command pfoctl "$@" ;;
     esac
 }
-";
+"#;
 
 /// A block of commands.
 struct Block {

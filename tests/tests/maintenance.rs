@@ -49,6 +49,10 @@ fn a_drained_node_trains_at_default_clocks_until_it_is_undrained_over_restarts_t
     assert_printed!(ran);
     node.until_is("no ledger entry", &0, || node.ledger_entries());
     assert_unlocked(&node);
+    // Its ranks would run that when they are back, and those on other nodes something else.
+    let swap = pfoctl(&node, &["plan", "swap", JOB, "--default-clocks"]);
+    assert_eq!(swap.code, Some(4), "{swap:?}");
+    assert!(swap.stderr.contains("this node is drained: job job has no rank here"), "{swap:?}");
     for _ in 0..2 {
         assert_eq!(node.status().daemon.drained.unwrap().reason, "a fan is replaced");
         let told = pfoctl(&node, &["status"]).stdout;

@@ -175,7 +175,7 @@ fn a_job_without_plan_or_profile_has_a_page_and_one_that_never_ran_an_error() {
     let (_, text) = report(&node, &["--observe", "0"]);
     assert!(text.contains("nobody looked") && text.contains("nothing of this job yet"), "{text}");
     for words in
-        ["<dd>default clocks, running", "no plan of clocks is in force", "no frontier is loaded"]
+        ["<dd>default clocks, running", "the job has no plan of clocks", "no frontier is loaded"]
     {
         assert!(text.contains(words), "{words}: {text}");
     }

@@ -358,13 +358,6 @@ impl<'a> Quarter<'a> {
         self.told.insert(node.name.clone(), node.told(&before));
     }
 
-    /// What `pfoctl savings --fleet --month` says.
-    fn of_fleet(&self, month: &str) -> Savings {
-        let told = self.told.iter().map(|(name, bytes)| (name.clone(), Told::read(bytes)));
-        let by = (SavingsBy::Job, &Tariff::default());
-        months::merged(&told.collect(), month, by, |_, _| true).total
-    }
-
     /// Lives through the quarter: of each month what is true and what the sums say.
     fn live(&mut self) -> Vec<(f64, SavedEnergy)> {
         let mut months = Vec::new();
@@ -394,10 +387,10 @@ impl<'a> Quarter<'a> {
             let node = &mut self.nodes[index];
             node.entries.extend(node.windows.end());
             node.write();
-            // A write whose answer was lost is repeated.
-            self.tell(index);
             self.tell(index);
         }
+        // A write whose answer was lost is repeated.
+        self.tell(0);
         months
     }
 
@@ -405,9 +398,11 @@ impl<'a> Quarter<'a> {
         self.nodes.iter().map(Node::sum).fold(self.gone, |sum, one| and(sum, &one))
     }
 
-    /// What the fleet says of the quarter, and of each month.
+    /// What `pfoctl savings --fleet` says of the quarter's energy, and of each month.
     fn told(&self) -> (f64, [Savings; 3]) {
-        let months = MONTHS.map(|(month, _)| self.of_fleet(month));
+        let told = self.told.iter().map(|(name, bytes)| (name.clone(), Told::read(bytes)));
+        let (told, by) = (told.collect(), (SavingsBy::Job, &Tariff::default()));
+        let months = MONTHS.map(|(month, _)| months::merged(&told, month, by, |_, _| true).total);
         (months.iter().map(|month| month.energy_j).sum(), months)
     }
 }

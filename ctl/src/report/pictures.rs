@@ -24,15 +24,15 @@ pub(super) fn steps(known: &Known<'_>) -> Section {
         format!("{clocks}. Predicted: a replay over {source}. Both steps have the same scales.")
     };
     Ok(figure(&before, &caption("Before: all instructions at the highest clock"))
-        + &figure(&after, &caption("After: all instructions at the clocks of the plan in force")))
+        + &figure(&after, &caption("After: all instructions at the clocks of the job's plan")))
 }
 
 /// Why there are no clocks of a plan.
 pub(super) fn no_clocks(job: &JobStatus) -> String {
     match &job.plan {
-        Some(_) => "the plan in force sets power limits and no clocks".to_owned(),
+        Some(_) => "the job's plan sets power limits and no clocks".to_owned(),
         None => {
-            format!("no plan of clocks is in force; `pfoctl tune {}` looks for one", job.job)
+            format!("the job has no plan of clocks; `pfoctl tune {}` looks for one", job.job)
         }
     }
 }
@@ -56,7 +56,7 @@ fn points(job: &JobStatus) -> Vec<(&'static str, Vec<(f64, f64)>)> {
     let in_force = Measured::in_force(job).filter(|row| row.plan.is_some());
     let mut points = vec![
         ("default clocks", Vec::new()),
-        ("plan in force", Vec::new()),
+        ("the job's plan", Vec::new()),
         ("other settings", Vec::new()),
     ];
     for row in Measured::all(job).iter().filter(|row| row.ranks == pipelines * job.pp_degree) {

@@ -92,7 +92,7 @@ pub(crate) fn frontier_svg(
     // Whole microseconds are enough for a label.
     let rounded = |time_s: f64| Deadline::Seconds((time_s * 1e6).ceil() / 1e6);
     let in_force = in_force_s.filter(|time_s| *time_s >= fastest_s).map(rounded);
-    let called = if in_force.is_some() { "plan in force, predicted" } else { "least energy" };
+    let called = if in_force.is_some() { "the job's plan, predicted" } else { "least energy" };
     let deadline = in_force.unwrap_or(Deadline::MinEnergy);
     let chosen = frontier.plan_for(Due::Waiting(frontier.seconds(deadline)))?;
     let profile = frontier.pipeline().profile();

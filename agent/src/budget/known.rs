@@ -316,6 +316,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_counted_without_power_limits_says_nothing_of_what_is_drawn_under_them() {
+        let job = |steps: u64, energy_j: f64| {
+            let mut job = job(None);
+            job.ranks.truncate(1);
+            let energy_j = Some(energy_j);
+            job.ranks[0].window = Some(RankWindow { steps, time_s: steps as f64, energy_j });
+            job
+        };
+        let mut known = Known::default();
+        let mut drawn = |steps, energy_j, is_limited| {
+            known.drawn(&job(steps, energy_j), (Some(energy_j), 1.0), (false, is_limited))
+        };
+        assert_eq!(drawn(1, 900.0, false), (Some(900.0), Some(900.0)));
+        assert_eq!(drawn(1, 900.0, true), (None, None), "no step is over under the limits");
+        assert_eq!(drawn(2, 1500.0, true), (None, Some(600.0)), "it says nothing of the plan");
+        assert_eq!(drawn(2, 1500.0, true), (None, Some(600.0)), "until the next step is over");
+        assert_eq!(drawn(3, 2400.0, false), (Some(900.0), Some(900.0)));
+    }
+
+    #[test]
     fn what_the_budget_did_not_order_is_the_jobs_own() {
         let mut known = Known::default();
         known.look(&job(None));

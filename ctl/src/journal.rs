@@ -72,7 +72,8 @@ impl JournalError {
                 .into(),
             Self::NoJournal => "look for the warnings where both daemons write their log".into(),
             Self::NotAllowed { user } => format!(
-                "`usermod --append --groups systemd-journal {user}` as root, then log in again"
+                "have an administrator run `usermod -aG systemd-journal {user}`, then {}",
+                user::how_to_use_new_groups()
             ),
             Self::Slow { reader } | Self::Failed { reader, .. } | Self::Broken { reader, .. } => {
                 format!("run {} to see why", reader.display())
@@ -262,7 +263,7 @@ pub(crate) mod tests {
         let said = |script| said_of(script).unwrap_err();
         assert!(matches!(said("exit 66"), JournalError::NoJournal));
         assert!(matches!(said("exit 77"), JournalError::NotAllowed { .. }));
-        assert!(said("exit 77").remedy().contains("--groups systemd-journal "));
+        assert!(said("exit 77").remedy().contains("usermod -aG systemd-journal "));
         let failed = said("exit 127");
         assert!(failed.to_string().ends_with("failed: exit status: 127"), "{failed}");
     }

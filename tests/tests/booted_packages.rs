@@ -140,7 +140,8 @@ fn doctor_and_report_show_a_warning_about_a_job(debian: Debian) {
     );
     node.debian.run_as("alice", &again);
     let refused = "refused a session on GPU";
-    let seen = node.debian.run("pfoctl doctor");
+    // Of many warnings, the text has the newest.
+    let seen = node.debian.run("pfoctl doctor --json");
     assert!(seen.stdout.contains(refused), "{seen:?}");
     let report = "pfoctl report training --observe 0 -o /tmp/page.html && cat /tmp/page.html";
     let page = node.debian.run(report).printed();
@@ -148,7 +149,7 @@ fn doctor_and_report_show_a_warning_about_a_job(debian: Debian) {
     let closed = node.debian.run_as("alice", "pfoctl doctor");
     assert!(closed.stdout.contains("user alice may not read the journal"), "{closed:?}");
     node.debian.run("usermod --append --groups systemd-journal alice").printed();
-    let opened = node.debian.run_as("alice", "pfoctl doctor");
+    let opened = node.debian.run_as("alice", "pfoctl doctor --json");
     assert!(opened.stdout.contains(refused), "{opened:?}");
 }
 

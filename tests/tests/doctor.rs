@@ -244,7 +244,7 @@ fn a_reader_that_hangs_is_named() {
 fn who_may_not_read_the_journal_learns_the_group() {
     let said = said_of_the_journal(&Patient::healthy(), "exit 77");
     assert!(said.starts_with("unknown  journal: user "), "{said}");
-    assert!(said.contains("--groups systemd-journal "), "{said}");
+    assert!(said.contains("usermod -aG systemd-journal "), "{said}");
 }
 
 #[test]

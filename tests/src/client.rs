@@ -169,6 +169,18 @@ impl Client {
         }
     }
 
+    /// Waits until the daemon has read everything that was sent.
+    pub fn until_read(&self) {
+        wait::until_is("bytes that the daemon has not read", &0, || {
+            let mut unread: libc::c_int = 0;
+            // SAFETY: the kernel writes one int, which outlives the call.
+            let asked =
+                unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+            assert_eq!(asked, 0);
+            unread
+        });
+    }
+
     /// Lets no read take longer than this.
     pub fn be_patient_for(&mut self, patience: Duration) {
         self.stream.set_read_timeout(Some(patience)).unwrap();

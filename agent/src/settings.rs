@@ -76,7 +76,10 @@ impl InForce {
 
     /// Reads the configuration again. One that is wrong changes nothing; returns why then.
     pub(crate) fn reload(&self) -> Option<String> {
-        let read = self.read().and_then(|read| read.0.check_names().map(|()| read));
+        let read = self.read().and_then(|(config, keys)| {
+            let settings = Settings::new(config, &NodeAccounts);
+            settings.check_names().map(|()| (settings, keys))
+        });
         match read {
             Ok((settings, keys)) => {
                 for key in keys {
@@ -105,11 +108,11 @@ impl InForce {
             ..ConfigStatus::default()
         };
         match self.read() {
-            Ok((settings, keys)) => {
-                let outdated = settings.config != now.config;
+            Ok((config, keys)) => {
+                let outdated = config != now.config;
                 ConfigStatus {
                     // Names that were unknown at the start are told apart: the rest is in force.
-                    refused: outdated.then(|| settings.check_names().err()).flatten(),
+                    refused: outdated.then(|| check_names(&config).err()).flatten(),
                     restart_needed_for: keys.into_iter().map(str::to_owned).collect(),
                     outdated,
                     ..status
@@ -120,10 +123,10 @@ impl InForce {
     }
 
     /// What the file leads to now, and the keys whose new values take a restart.
-    fn read(&self) -> Result<(Settings, Vec<&'static str>), String> {
+    fn read(&self) -> Result<(Config, Vec<&'static str>), String> {
         let mut config = self.source.read().map_err(|error| error.to_string())?;
         let keys = config.keep_unchangeable(&self.now().config);
-        Ok((Settings::new(config, &NodeAccounts), keys))
+        Ok((config, keys))
     }
 }
 

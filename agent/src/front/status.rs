@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use pfo_fleet::Standing;
 use pfo_protocol::{AgentStatus, ConfigStatus, FleetJob, Pid, SlowRank, Uid, WatchedJob};
-
-use tokio::task::spawn_blocking;
+use pfo_service::blocking;
 
 use crate::authority::Permit;
 use crate::front::Services;
@@ -23,7 +22,7 @@ pub(super) async fn status(services: &Services, permit: &Permit) -> Box<AgentSta
     let standings = services.steering.standings(only_of).await;
     let settings = Arc::clone(&services.settings);
     // A file on a disk that hangs keeps nobody else waiting.
-    let config = spawn_blocking(move || settings.status()).await.unwrap_or_default();
+    let config = blocking(move || settings.status()).await.unwrap_or_default();
     Box::new(AgentStatus { config, ..status_of(services, only_of, (whole, standings)) })
 }
 

@@ -26,7 +26,7 @@ mod window;
 pub use bench::{Bench, BenchError, Phase, Progress};
 pub use cost::Cost;
 pub use error::TuneError;
-pub use interval::{Interval, Pair, students_reach};
+pub use interval::{Interval, students_reach};
 pub use judge::{Compared, Verdict};
 pub use known_power::{KnownPower, MeanPower, means_by_clock, power_of, source_in_words};
 pub use report::{

@@ -44,8 +44,9 @@ const LARGE_FRAMES: usize = 4;
 /// Threads that look at files which a person passed. One that a file blocks is lost to that person.
 const LOOKING: usize = 4;
 
-/// How long a frame waits for one of these before its files are left alone.
-const LOOKING_PATIENCE: Duration = Duration::from_millis(250);
+/// How long a frame waits for one of these before its files are left alone. 64 ranks that start at once
+/// on a busy node may need some.
+const LOOKING_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Closed connections of one person that hold unread bytes, beyond which none is answered or admitted.
 const UNREAD: usize = 256;
@@ -257,6 +258,9 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::time::sleep;
+
     use super::*;
 
     const ALICE: User = user(1001);
@@ -272,7 +276,7 @@ mod tests {
     }
 
     fn at_once<T>(waiting: impl Future<Output = T>) -> Option<T> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async { timeout(Duration::ZERO, waiting).await.ok() })
     }
 
@@ -403,11 +407,16 @@ mod tests {
         assert!(all.may_answer(Door::Users, ALICE.person));
     }
 
+    fn paused() -> Runtime {
+        let mut paused = Builder::new_current_thread();
+        paused.enable_time().start_paused(true).build().unwrap()
+    }
+
     #[test]
     fn files_that_block_cost_their_user_the_proof_and_nobody_else() {
         let all = Arc::new(Connections::default());
         let enter = |uid| all.enter(Door::Users, uid, 1000).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = paused();
         let room = |entered: &Entered| runtime.block_on(entered.room_for_files());
         let (blocking, again) = (enter(ALICE), enter(ALICE));
         let mut blocked: Vec<_> = (0..LOOKING).map(|_| room(&blocking).unwrap()).collect();
@@ -415,5 +424,21 @@ mod tests {
         assert!(room(&enter(BOB)).is_some());
         blocked.pop();
         assert!(room(&again).is_some());
+    }
+
+    #[test]
+    fn sixty_four_ranks_that_start_at_once_where_a_look_at_their_files_takes_100_ms_have_it() {
+        let all = Arc::new(Connections::default());
+        let runtime = paused();
+        let look = |entered: Entered| async move {
+            let room = entered.room_for_files().await;
+            sleep(Duration::from_millis(100)).await;
+            room.is_some()
+        };
+        let enter = |_| all.enter(Door::Users, ALICE, 1000).unwrap();
+        let looks: Vec<_> = (0..64).map(|n| runtime.spawn(look(enter(n)))).collect();
+        for looked in looks {
+            assert!(runtime.block_on(looked).unwrap());
+        }
     }
 }

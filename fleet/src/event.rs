@@ -109,8 +109,10 @@ pub struct Seen {
     pub held: Option<String>,
     /// The stages that do not run as they were profiled, if that is watched.
     pub slow: Vec<SlowStage>,
-    /// Why a GPU does not do what was swapped to, if the driver refuses it.
+    /// Why a GPU does not do what was swapped to, if the driver refuses or ignores it.
     pub astray: Option<String>,
+    /// Whether every GPU has shown that it does what the newest swap that has taken place led to.
+    pub shown: bool,
 }
 
 /// What `pfod` shows that a job runs.

@@ -228,6 +228,9 @@ pub struct Report {
     pub took: Option<Took>,
     /// The newest swap that it was late for.
     pub late: Option<Late>,
+    /// The newest swap for good whose plan its GPUs have shown; 0 for none.
+    #[serde(default)]
+    pub shown: u64,
 }
 
 impl Report {

@@ -35,6 +35,7 @@ fn seen(next_step: u64) -> Seen {
         held: None,
         slow: Vec::new(),
         astray: None,
+        shown: false,
     }
 }
 
@@ -257,7 +258,7 @@ fn a_store_that_has_forgotten_the_job_begins_with_its_first_swap_again() {
         let run = Run::DefaultClocks;
         alone.change(Change::Proposal(1, Proposal { run, ..proposal(step, step - 6) }));
         alone.1 = step + 1;
-        let report = Report { took: Some(Took { number: 1, step }), late: None };
+        let report = Report { took: Some(Took { number: 1, step }), late: None, shown: 0 };
         let actions = alone.change(Change::Decision(1, Decision::Commit));
         assert_eq!(actions, [Action::Report(report.clone())]);
         alone.change(Change::Report(node("a"), report));
@@ -310,7 +311,7 @@ fn begins_after_a_swap(first: Event) -> (Participant, Option<(u64, String)>) {
     shared.apply(Change::Proposal(1, sent));
     shared.apply(Change::Decision(1, Decision::Commit));
     let took = Some(Took { number: 1, step: 106 });
-    shared.apply(Change::Report(node("a"), Report { took, late: None }));
+    shared.apply(Change::Report(node("a"), Report { took, late: None, shown: 0 }));
     let mut agent = Participant::new(node("a"), Settings::default(), 0);
     agent.on(Event::Tick(0));
     agent.on(Event::Snapshot(View::Part, shared));
@@ -373,7 +374,7 @@ fn a_node_whose_driver_refuses_a_plan_is_late_until_it_does_not() {
     let took = Some(Took { number: 1, step: 106 });
     let late = Some(Late { number: 1, from: 106, until: None, why });
     agent.on(Event::Written(Write::Report, Some(true)));
-    agent.on(Event::Changed(Change::Report(node("a"), Report { took, late })));
+    agent.on(Event::Changed(Change::Report(node("a"), Report { took, late, shown: 0 })));
     assert_eq!(late_at(&mut agent, 2000, astray(109)), None, "that is known");
     let mut actions = agent.on(Event::Tick(3000));
     actions.extend([agent.on(shows(111, SAME)), agent.on(shows(111, SAME))].concat());
@@ -382,6 +383,31 @@ fn a_node_whose_driver_refuses_a_plan_is_late_until_it_does_not() {
         _ => None,
     });
     assert_eq!(until, Some(Some(111)));
+}
+
+#[test]
+fn a_node_says_once_that_its_gpus_show_what_all_run() {
+    let shows = |next_step, shown| {
+        let (runs, swap) = SAME;
+        Event::Looked(Some(Seen { runs, swap, shown, ..seen(next_step) }))
+    };
+    let reported = |actions: Vec<Action>| {
+        actions.into_iter().find_map(|action| match action {
+            Action::Report(report) => Some(report),
+            _ => None,
+        })
+    };
+    let (mut agent, _) = begins_after_a_swap(shows(107, false));
+    agent.on(Event::Tick(2000));
+    assert_eq!(reported(agent.on(shows(109, false))), None);
+    agent.on(Event::Tick(3000));
+    let said = reported(agent.on(shows(111, true)));
+    let took = Some(Took { number: 1, step: 106 });
+    assert_eq!(said, Some(Report { took, late: None, shown: 1 }));
+    agent.on(Event::Written(Write::Report, Some(true)));
+    agent.on(Event::Changed(Change::Report(node("a"), said.unwrap())));
+    agent.on(Event::Tick(4000));
+    assert_eq!(reported(agent.on(shows(113, true))), None);
 }
 
 #[test]
@@ -593,7 +619,7 @@ fn commit(alone: &mut Alone, number: u64, sent: &Proposal) -> Vec<Action> {
     alone.1 = sent.step + 1;
     let mut actions = alone.give(Event::Tick(10_000 * number));
     let took = Some(Took { number, step: sent.step });
-    actions.extend(alone.change(Change::Report(node("a"), Report { took, late: None })));
+    actions.extend(alone.change(Change::Report(node("a"), Report { took, late: None, shown: 0 })));
     actions.retain(|action| !matches!(action, Action::Report(_)));
     actions
 }

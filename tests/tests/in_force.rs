@@ -59,6 +59,19 @@ fn a_swap_that_a_driver_refuses_is_no_success_and_names_the_gpu() {
 }
 
 #[test]
+fn a_plan_that_a_driver_refuses_after_another_is_not_taken_for_the_one_before() {
+    let node = Node::start();
+    let (_training, plan) = training(&node);
+    let other = node.directory().join("other.json");
+    fs::write(&other, TestPlan::new(STAGES, MICROBATCHES, |_, _| 1005).to_json()).unwrap();
+    assert_eq!(swap(&node, other.to_str().unwrap()).code, Some(0));
+    node.machine.fault(SET, "no-permission", Some(2));
+    let ran = swap(&node, &plan);
+    assert_eq!(ran.code, NOT_IN_FORCE, "{ran:?}");
+    assert!(ran.stderr.contains("not in force on rank 2 (GPU 2): "), "{ran:?}");
+}
+
+#[test]
 fn status_says_of_a_plan_on_which_rank_it_is_not_in_force_and_why() {
     let node = Node::start();
     let (_training, plan) = training(&node);

@@ -11,6 +11,7 @@ use pfo_protocol::{
 use pfo_service::lock;
 use pfo_store::{LocalJob, Slices, digest_of};
 
+use super::locks::Locks;
 use super::part::{part_of, room_for_samples};
 use super::parts::SlowOf;
 use super::slices::{slice_of, table_of};
@@ -26,6 +27,7 @@ pub(super) struct NodeJob {
     pub(super) questions: Arc<Questions>,
     pub(super) key: JobKey,
     pub(super) slow: Arc<Mutex<SlowOf>>,
+    pub(super) locks: Arc<Locks>,
 }
 
 impl NodeJob {
@@ -78,14 +80,21 @@ impl NodeJob {
 
     async fn seen(&self) -> Result<Option<Seen>, PfodError> {
         let Some(job) = self.found().await? else { return Ok(None) };
-        let Some(plan) = &job.plan else { return Ok(seen_of(&job, Runs::DefaultClocks)) };
+        let runs = self.runs(&job).await?;
+        let Some(seen) = seen_of(&job, runs) else { return Ok(None) };
+        let (shown, missing) = self.locks.look(&self.questions, &job);
+        Ok(Some(Seen { astray: seen.astray.or(missing), shown, ..seen }))
+    }
+
+    async fn runs(&self, job: &JobView) -> Result<Runs, PfodError> {
+        let Some(plan) = &job.plan else { return Ok(Runs::DefaultClocks) };
         let Some(table) = self.questions.plan(self.key.selector()).await? else {
-            return Ok(seen_of(&job, runs_of(plan)));
+            return Ok(runs_of(plan));
         };
         let stages = job.ranks.iter().map(|rank| rank.position.pp_rank);
         let digest =
             |stage: Stage| Some((stage, digest_of(&slice_of(table.stages().get(stage.index())?))));
-        Ok(seen_of(&job, Runs::Slices(stages.filter_map(digest).collect::<BTreeMap<_, _>>())))
+        Ok(Runs::Slices(stages.filter_map(digest).collect::<BTreeMap<_, _>>()))
     }
 }
 
@@ -140,6 +149,7 @@ fn seen_of(job: &JobView, runs: Runs) -> Option<Seen> {
         held: check_free(job).err().map(|refusal| refusal.message),
         slow: Vec::new(),
         astray: job.ranks.iter().find_map(astray),
+        shown: false,
     })
 }
 

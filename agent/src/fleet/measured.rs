@@ -299,7 +299,7 @@ mod tests {
         assert!(newest_step(&shared, &old).is_some());
         shared.apply(Change::Decision(1, Decision::Commit));
         assert_eq!(newest_step(&shared, &old), None);
-        let report = Report { took: Some(Took { number: 1, step: 10 }), late: None };
+        let report = Report { took: Some(Took { number: 1, step: 10 }), late: None, shown: 0 };
         shared.apply(Change::Report(node("a"), report.clone()));
         assert_eq!(newest_step(&shared, &new), None, "node b has yet to change");
         shared.apply(Change::Report(node("b"), report));

@@ -8,6 +8,7 @@ mod check;
 mod comparison;
 mod config;
 mod local;
+mod locks;
 mod measured;
 mod noted;
 mod own_profile;

@@ -253,7 +253,8 @@ impl Fleet {
             let me = (fleet.settings.node.clone(), fleet.participant);
             let (pfod, questions) = (fleet.pfod.clone(), Arc::clone(&fleet.questions));
             let slow = Arc::clone(&fleet.slow);
-            let local = Arc::new(NodeJob { pfod, questions, key, slow });
+            let locks = Arc::default();
+            let local = Arc::new(NodeJob { pfod, questions, key, slow, locks });
             drop(fleet);
             drive(store, job, me, local, asked).await;
         });

@@ -123,7 +123,8 @@ pub(super) fn members_of(shared: &Shared) -> Vec<FleetMember> {
         why: late.why.clone(),
     };
     let members = shared.members.iter().map(|(node, member)| {
-        let Report { took, late: was_late } = shared.reports.get(node).cloned().unwrap_or_default();
+        let Report { took, late: was_late, .. } =
+            shared.reports.get(node).cloned().unwrap_or_default();
         let mut ranks: Vec<_> = member.places.iter().map(|place| place.rank).collect();
         ranks.sort_unstable();
         FleetMember {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pfo_fleet::{Abort, Purpose, Run, Standing, Terms, Told, View};
+use pfo_fleet::{Abort, Node, Purpose, Run, Shared, Standing, Terms, Told, View};
 use pfo_protocol::{ClockTable, FleetSwapped, JobView, Refusal, RefusalCode, SwapTarget, Uid};
 use pfo_store::{self as store, Holder, Store};
 use tokio::sync::oneshot;
@@ -24,8 +24,9 @@ const AGREEMENT: Duration = Duration::from_secs(60);
 /// itself; one at a step that a user has named may be an hour ahead.
 const TO_COME: Duration = Duration::from_secs(30);
 
-/// How long after a change the drivers of all nodes have said what they refuse, and the others know it.
-const REFUSED_WITHIN: Duration = Duration::from_millis(1500);
+/// How long after a change the GPUs of all nodes may take to show it, or what they do in its place: each
+/// node looks at its own for a second, and its agent tells the others at its next look.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often a waiting request looks whether every node has changed.
 pub(super) const POLL: Duration = Duration::from_millis(200);
@@ -39,6 +40,17 @@ pub(super) struct Wanted {
     pub(super) terms: Terms,
     /// Who runs its trials from then on.
     pub(super) holder: Option<Holder>,
+}
+
+/// The nodes whose GPUs have yet to show what a swap has led to. One that has taken up another since never
+/// will.
+fn silent_of(shared: &Shared, number: u64) -> Vec<Node> {
+    let is_silent = |node: &&Node| {
+        let report = shared.reports.get(*node).cloned().unwrap_or_default();
+        let is_at_it = report.took.is_none_or(|took| took.number <= number);
+        is_at_it && report.shown < number && !report.is_late()
+    };
+    shared.members.keys().filter(is_silent).cloned().collect()
 }
 
 impl Fleet {
@@ -82,8 +94,28 @@ impl Fleet {
         if !wait {
             return Ok(swapped);
         }
-        sleep(REFUSED_WITHIN).await;
-        Ok(self.swapped(&key, swapped.number, swapped.step).await)
+        let silent = self.until_shown(&key, swapped.number).await;
+        let mut swapped = self.swapped(&key, swapped.number, swapped.step).await;
+        swapped.late.extend(silent.iter().map(|node| {
+            let waited_s = SHOWN_WITHIN.as_secs();
+            format!("node {node}: its GPUs have not shown for {waited_s} s what they run")
+        }));
+        Ok(swapped)
+    }
+
+    /// Waits until the GPUs of every node have shown what a swap has led to, or something else. Returns
+    /// the nodes that have shown nothing.
+    async fn until_shown(&self, key: &JobKey, number: u64) -> Vec<Node> {
+        let began = Instant::now();
+        loop {
+            let shown = self.show(key, View::Whole).await;
+            let silent = shown.and_then(|shown| Some(silent_of(shown.shared.as_ref()?, number)));
+            let silent = silent.unwrap_or_default();
+            if silent.is_empty() || began.elapsed() > SHOWN_WITHIN {
+                return silent;
+            }
+            sleep(POLL).await;
+        }
     }
 
     /// Cuts a plan by stage, and hands the slices to the store.

@@ -247,7 +247,7 @@ impl Fleet {
         let swap = shared.swaps.get(&number).ok_or_else(|| another(key))?;
         let first_step = swap.proposal.first_step().unwrap_or(0);
         for node in &swap.proposal.members {
-            let Report { took, late } = shared.reports.get(node).cloned().unwrap_or_default();
+            let Report { took, late, .. } = shared.reports.get(node).cloned().unwrap_or_default();
             if took.is_none_or(|took| took.number != number) {
                 return Err(disturbed(format!("node {node} has not run the trial of {key}")));
             }

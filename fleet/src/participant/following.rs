@@ -104,7 +104,12 @@ impl Participant {
             return match arranged {
                 Some(arranged) if next <= arranged.step => Due::Nothing,
                 Some(arranged) => self.settle(arranged),
-                None if has_taken && !report.is_late() => Due::Nothing,
+                None if has_taken && !report.is_late() => match seen.shown {
+                    true if report.shown < *number && proposal.trial.is_none() => {
+                        Due::Report(Report { shown: *number, ..report.clone() })
+                    }
+                    _ => Due::Nothing,
+                },
                 None if is_to_come => self.find_begun(newest, before),
                 None if report.is_late() => self.settle(Took { number: *number, step: next }),
                 None => self.find_taken(newest, next),
@@ -165,7 +170,8 @@ impl Participant {
         let why = "it could not reach the store, and may have changed at another step".into();
         let late = Late { until: Some(step), ..self.late(newest, why) };
         (self.arranged, self.left_at, self.refused) = (None, None, None);
-        Due::Report(Report { took: Some(Took { number: *number, step }), late: Some(late) })
+        let took = Some(Took { number: *number, step });
+        Due::Report(Report { took, late: Some(late), ..self.report.clone().unwrap_or_default() })
     }
 
     /// A GPU of the node does not do what the node has taken up.
@@ -174,13 +180,14 @@ impl Participant {
         if report.is_late() {
             return Due::Nothing;
         }
+        let shown = report.shown;
         let (number, proposal) = newest;
         let mut known = [report.took, self.arranged].into_iter().flatten();
         let took = known.find(|took| took.number == *number);
         let took = took.unwrap_or(Took { number: *number, step: proposal.step });
         let late = Some(self.late(newest, why));
         self.arranged = None;
-        Due::Report(Report { took: Some(took), late })
+        Due::Report(Report { took: Some(took), late, shown })
     }
 
     fn why_late(&self, number: u64, next: u64) -> String {
@@ -249,9 +256,9 @@ impl Participant {
             swap,
             next,
         });
-        let late = self.report.as_ref().and_then(|report| report.late.clone());
+        let Report { late, shown, .. } = self.report.clone().unwrap_or_default();
         let late = late.map(|late| Late { until: late.until.or(Some(took.step)), ..late });
-        Due::Report(Report { took: Some(took), late })
+        Due::Report(Report { took: Some(took), late, shown })
     }
 
     pub(super) fn swapped(&mut self, answer: SwapAnswer) {

@@ -51,7 +51,7 @@ fn where_nothing_fails_every_swap_takes_place_and_nobody_is_late() {
 #[test]
 fn sweeps_have_several_trials_in_a_row_aborted_ones_and_swaps_between_them() {
     let swept: Vec<_> =
-        (0..300).map(|seed| World::new(seed, Calm::No, Broken::Nothing).swept()).collect();
+        (0..400).map(|seed| World::new(seed, Calm::No, Broken::Nothing).swept()).collect();
     let have = |so: fn(&Swept) -> bool| swept.iter().filter(|swept| so(swept)).count();
     let found = [
         have(|swept| swept.in_a_row >= 3),
@@ -59,7 +59,7 @@ fn sweeps_have_several_trials_in_a_row_aborted_ones_and_swaps_between_them() {
         have(|swept| swept.swaps_between > 0),
         have(|swept| swept.ended > 0),
     ];
-    assert!(found.iter().all(|schedules| *schedules >= 10), "of 300 schedules {found:?}");
+    assert!(found.iter().all(|schedules| *schedules >= 10), "of 400 schedules {found:?}");
 }
 
 #[test]

@@ -53,6 +53,7 @@ impl Pfod {
             held: None,
             slow: Vec::new(),
             astray: None,
+            shown: false,
         }
     }
 

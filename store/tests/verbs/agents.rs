@@ -75,6 +75,7 @@ impl LocalJob for SimJob {
             held: None,
             slow: Vec::new(),
             astray: None,
+            shown: true,
         })
     }
 

@@ -144,7 +144,7 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert!(a.decide(&one, 1, &Decision::Commit).await.unwrap());
     let abort = Decision::Abort(Abort::Left(node("node-b")));
     assert!(!b.decide(&one, 1, &abort).await.unwrap(), "a decision is created once");
-    let report = Report { took: Some(Took { number: 1, step: 10 }), late: None };
+    let report = Report { took: Some(Took { number: 1, step: 10 }), late: None, shown: 0 };
     b.report(&one, &report).await.unwrap();
 
     let seen = changes(&mut watch, 6).await;

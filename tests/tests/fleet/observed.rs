@@ -25,17 +25,21 @@ fn no_plan_runs_on_all_nodes_if_one_of_them_only_observes() {
 }
 
 #[test]
-fn a_swap_is_not_in_force_where_the_driver_of_another_node_refuses_it() {
+fn a_swap_is_not_in_force_where_the_driver_of_another_node_refuses_or_ignores_it() {
     let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
     let [asked, other] = [&staged.nodes[0], &staged.nodes[2]];
     let [_, plan] = frontier(asked, "1.15x");
-    other.machine.fault("nvmlDeviceSetGpuLockedClocks", "no-permission", None);
-    let ran = asked.pfoctl(&Identity::own(), &["plan", "swap", JOB, &plan, "--wait"]);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stdout.contains("late: node node-c: rank "), "{ran:?}");
-    let attention = asked.pfoctl(&Identity::own(), &["status"]).printed();
-    assert!(attention.contains("node-c"), "{attention}");
-    other.machine.clear_faults();
+    let swap = ["plan", "swap", JOB, &plan, "--wait"];
+    for (kind, why) in [("no-permission", "permission"), ("ignored", "although pfod has locked")] {
+        other.machine.fault("nvmlDeviceSetGpuLockedClocks", kind, None);
+        let ran = asked.pfoctl(&Identity::own(), &swap);
+        assert_eq!(ran.code, Some(1), "{kind}: {ran:?}");
+        assert!(ran.stdout.contains("late: node node-c: rank "), "{kind}: {ran:?}");
+        assert!(ran.stdout.contains(why), "{kind}: {ran:?}");
+        let attention = asked.pfoctl(&Identity::own(), &["status"]).printed();
+        assert!(attention.contains("node-c"), "{attention}");
+        other.machine.clear_faults();
+    }
     let back = asked.pfoctl(&Identity::own(), &["plan", "swap", JOB, "--default-clocks", "--wait"]);
     assert_eq!(back.code, Some(0), "{back:?}");
     staged.training.stop();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pfo_fleet::{Action, Event, Participant, Report, SwapAnswer, View, Write};
+use pfo_fleet::{Action, Event, Participant, Report, Seen, SwapAnswer, View, Write};
 
 use super::{AWAY_MS, Broken, Happens, TICK_MS, VETOED, World, name};
 use crate::schedules::pfod::ran_of;
@@ -74,12 +74,17 @@ impl World {
     pub(super) fn ask_pfod(&mut self, node: usize, life: u64, action: Action) {
         let moves = self.broken == Broken::StepsMove;
         let nodes = self.nodes.len() as u32;
+        let is_astray = action == Action::Look && self.is_unlucky() && self.rng.u8(0..4) == 0;
+        let astray = is_astray.then(|| "no permission".into());
         let pfod = &mut self.nodes[node].pfod;
         let is_away = pfod.is_away;
         let event = match action {
             Action::Look if is_away => Event::Looked(None),
             Action::Look if pfod.is_alone => Event::Looked(None),
-            Action::Look => Event::Looked(Some(pfod.show(node, nodes, self.step_ms))),
+            Action::Look => {
+                let seen = pfod.show(node, nodes, self.step_ms);
+                Event::Looked(Some(Seen { shown: !is_astray, astray, ..seen }))
+            }
             Action::Load(number, _) if pfod.is_alone && !is_away => {
                 Event::Loaded(number, Some(Err("no rank of the job is here".into())))
             }

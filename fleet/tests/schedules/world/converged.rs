@@ -17,6 +17,11 @@ impl World {
         if let Some((number, _)) = newest.filter(|(_, proposal)| proposal.trial.is_some()) {
             return Err(format!("trial {number} goes on, and nobody runs it"));
         }
+        if let Some((number, _)) = newest.filter(|(_, proposal)| proposal.trial.is_none())
+            && let Some(silent) = self.shared.reports.values().find(|report| report.shown < number)
+        {
+            return Err(format!("a node has not shown swap {number}: {silent:?}"));
+        }
         if let Some((number, _)) = self.shared.undecided() {
             return Err(format!("swap {number} is not decided"));
         }

@@ -112,6 +112,7 @@ impl LocalJob for SimJob {
             held: None,
             slow: Vec::new(),
             astray: None,
+            shown: true,
         })
     }
 

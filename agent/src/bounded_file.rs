@@ -15,7 +15,7 @@ pub(crate) fn text_of(path: &Path) -> io::Result<String> {
     text_within(path, LARGEST)
 }
 
-/// The same of at most so many bytes.
+/// The text of a regular file of at most so many bytes.
 ///
 /// # Errors
 /// As [`text_of`].

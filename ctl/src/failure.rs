@@ -59,6 +59,8 @@ pub(crate) enum Failure {
     NotInAnOrder { option: &'static str },
     #[error("{option} changes nothing in schedule {schedule}: it is for {}", names(of))]
     UnusedOption { option: &'static str, schedule: Schedule, of: &'static [Schedule] },
+    #[error("{option} changes nothing in {picture}")]
+    UnusedInPicture { option: &'static str, picture: &'static str },
     #[error("{name} is a plan, not a frontier")]
     NotAFrontier { name: String },
     #[error("{name} is a plan, which is drawn over the profile that it runs on")]
@@ -121,6 +123,7 @@ impl Explained for Failure {
             | Self::OtherMicrobatches { .. }
             | Self::NotInAnOrder { .. }
             | Self::UnusedOption { .. }
+            | Self::UnusedInPicture { .. }
             | Self::NotAFrontier { .. }
             | Self::NoProfile { .. }
             | Self::NoPictureFormat { .. }
@@ -153,6 +156,7 @@ impl Explained for Failure {
                 "give a frontier, which `pfoctl plan optimize` writes, or --kind timeline"
             }
             Self::NoProfile { .. } => "give the profile with --profile",
+            Self::UnusedInPicture { .. } => "leave it out",
             Self::Read { .. }
             | Self::Empty { .. }
             | Self::TooLarge { .. }

@@ -55,13 +55,14 @@ pub(crate) struct Plot {
     #[arg(long, value_name = "FRONTIER|POINTS.csv")]
     over: Vec<String>,
 
-    /// Deadline of the plan of a frontier to mark or to draw, as `plan export` takes it
-    #[arg(long, value_name = "D", default_value = "min-energy")]
-    deadline: WrittenDeadline,
+    /// Deadline of the plan of a frontier to mark or to draw, as `plan export` takes it [default:
+    /// min-energy]
+    #[arg(long, value_name = "D")]
+    deadline: Option<WrittenDeadline>,
 
-    /// What the colours of a timeline show
-    #[arg(long, value_enum, default_value_t = Colouring::Power)]
-    colour: Colouring,
+    /// What the colours of a timeline show [default: power]
+    #[arg(long, value_enum)]
+    colour: Option<Colouring>,
 
     /// Size in pixels [default: large enough to be legible]
     #[arg(long, value_name = "WIDTHxHEIGHT")]
@@ -135,6 +136,14 @@ fn svg(size: Size, picture: &impl Picture) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Refuses options that are given and that a picture has no use for.
+fn unused(picture: &'static str, given: [(&'static str, bool); 2]) -> Result<(), Failure> {
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::UnusedInPicture { option, picture }),
+        None => Ok(()),
+    }
+}
+
 impl Plot {
     pub(crate) fn run(self, _output: &mut Output) -> Result<(), Error> {
         let form = Form::of(Path::new(&self.output))
@@ -146,7 +155,9 @@ impl Plot {
             match self.kind.unwrap_or(Kind::Frontier) {
                 Kind::Frontier => self.frontier(&frontier, form)?,
                 Kind::Timeline => {
-                    let due = Due::Waiting(frontier.seconds(frontier.deadline(&self.deadline)?));
+                    let profile = ("--profile", self.profile.is_some());
+                    unused("the timeline of a frontier's plan", [profile, self.over()])?;
+                    let due = Due::Waiting(frontier.seconds(self.deadline_in(&frontier)?));
                     let plan = frontier.plan_for(due)?;
                     self.timeline(frontier.pipeline().profile(), &plan, form)?
                 }
@@ -158,14 +169,29 @@ impl Plot {
             let Some(name) = &self.profile else {
                 return Err(Failure::NoProfile { name: self.input }.into());
             };
+            let deadline = ("--deadline", self.deadline.is_some());
+            unused("the timeline of a plan", [deadline, self.over()])?;
             let (measured, plan) = self.replayed.read(name, &self.input, &bytes)?;
             self.timeline(&measured.profile, &plan, form)?
         };
         Ok(file::write(&self.output, &picture)?)
     }
 
+    /// Points over the picture, and whether they are given.
+    fn over(&self) -> (&'static str, bool) {
+        ("--over", !self.over.is_empty())
+    }
+
+    fn deadline_in(&self, frontier: &Frontier) -> Result<Deadline, Failure> {
+        let written = self.deadline.as_ref().map(|written| frontier.deadline(written));
+        Ok(written.transpose()?.unwrap_or(Deadline::MinEnergy))
+    }
+
     fn frontier(&self, frontier: &Frontier, form: Form) -> Result<Vec<u8>, Failure> {
-        let deadline = frontier.deadline(&self.deadline)?;
+        let colour = ("--colour", self.colour.is_some());
+        let profile = ("--profile", self.profile.is_some());
+        unused("the picture of a frontier", [profile, colour])?;
+        let deadline = self.deadline_in(frontier)?;
         let chosen = frontier.plan_for(Due::Waiting(frontier.seconds(deadline)))?;
         let profile = frontier.pipeline().profile();
         let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())?;
@@ -180,7 +206,7 @@ impl Plot {
         let replayed = plan.waiting_power().map(|power| replay(profile, plan, power));
         let replayed = replayed.transpose().map_err(Failure::bad_file(&self.input))?;
         let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
-        let picture = TimelinePicture::new(plan, &timeline, energy_j, self.colour);
+        let picture = TimelinePicture::new(plan, &timeline, energy_j, self.colour.unwrap_or(Colouring::Power));
         picture::draw(form, self.size.unwrap_or(picture.size()), &picture)
     }
 }

@@ -16,10 +16,10 @@ use crate::pfod::Questions;
 /// For how long GPUs are looked at that do not show their lock, and how often. The slowest set calls known
 /// take a tenth of a second, and a clock settles in another.
 const LOOKED_AT_FOR: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(70);
+const LOOK_EVERY: Duration = Duration::from_millis(90);
 
-/// How long what was seen holds, if the job runs the same plan.
-const HOLDS_FOR: Duration = Duration::from_secs(5);
+/// How long what was seen holds, if the job runs the same plan. A look reads every GPU of the node.
+const HOLDS_FOR: Duration = Duration::from_secs(10);
 
 /// The GPUs of one job.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Looked {
     /// Whether to look again at GPUs that have taken up this swap.
     fn is_due(&self, swap: u64) -> bool {
         let holds = self.at.is_some_and(|at| at.elapsed() < HOLDS_FOR);
-        !self.looking && (swap != self.swap || self.missing.is_some() || !holds)
+        !self.looking && (swap != self.swap || !holds)
     }
 }
 

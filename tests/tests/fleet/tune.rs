@@ -1,6 +1,6 @@
 //! `pfoctl tune` of a training over four nodes: it saves what the simulator's tables say, on all of them.
 
-use pfo_tests::{Identity, Setup, kept_plan, true_profile};
+use pfo_tests::{Identity, Ran, Setup, kept_plan, true_profile};
 
 use super::cluster::{JOB, STAGES};
 use super::possible::{P2P_POWER, number, possible_saving};
@@ -47,4 +47,22 @@ fn a_job_over_four_nodes_is_swept_and_tuned_with_one_command() {
     let ran = staged.nodes[3].pfoctl(&Identity::own(), &["plan", "rollback", JOB, "--wait"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     staged.training.stop();
+}
+
+#[test]
+fn a_tune_over_four_nodes_ends_with_the_job_and_leaves_no_lock() {
+    let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
+    let Staged { training, nodes, .. } = staged;
+    let [asked, last] = [&nodes[0], &nodes[3]];
+    let order = ["tune", JOB, "--max-slowdown", "50%", "--set", "sweep_steps=1000"];
+    let tuning = asked.begin_pfoctl(&Identity::own(), &order);
+    asked.until_so("the job is measured", || asked.job(JOB).measured_by.is_some());
+    training.stop();
+    let ran = Ran::from(tuning.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("job pipeline has ended: it has no rank on this node"), "{ran:?}");
+    for node in [asked, last] {
+        let owes = || (node.machine.sm_lock(0).map(|_| ()), node.ledger_entries());
+        node.until_is("nothing is owed", &(None, 0), owes);
+    }
 }

@@ -145,6 +145,9 @@ pub(super) fn progress(sweep: &SweepStatus) -> String {
         Some(mhz) => mhz.to_string(),
         None => "default clocks".to_owned(),
     };
+    if let SweepState::Waiting { .. } = sweep.state {
+        return format!("waiting to measure {at}");
+    }
     let left = sweep.remaining_s.map(|left_s| format!(", {} left at most", span(left_s)));
     format!("measuring {at}{}", left.unwrap_or_default())
 }
@@ -227,6 +230,12 @@ mod tests {
         let sweep = SweepStatus { remark: Some(remark.to_owned()), ..sweep(SweepState::Running) };
         insta::assert_snapshot!(render(std::slice::from_ref(&sweep), Look::default()));
         insta::assert_snapshot!(super::remark(&sweep));
+    }
+
+    #[test]
+    fn a_sweep_that_waits_measures_nothing() {
+        let why = "job demo has no rank on this node".to_owned();
+        assert_eq!(progress(&sweep(SweepState::Waiting { why })), "waiting to measure 1305 MHz");
     }
 
     #[test]

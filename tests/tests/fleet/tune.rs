@@ -56,10 +56,10 @@ fn a_tune_over_four_nodes_ends_with_the_job_and_leaves_no_lock() {
     let [asked, last] = [&nodes[0], &nodes[3]];
     let order = ["tune", JOB, "--max-slowdown", "50%", "--set", "sweep_steps=1000"];
     let tuning = asked.begin_pfoctl(&Identity::own(), &order);
-    asked.until_so("the job is measured", || asked.job(JOB).measured_by.is_some());
+    asked.until_so("the job is measured", || asked.job(JOB).plan.is_some());
     training.stop();
     let ran = Ran::from(tuning.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.stderr.contains("job pipeline has ended: it has no rank on this node"), "{ran:?}");
     for node in [asked, last] {
         let owes = || (node.machine.sm_lock(0).map(|_| ()), node.ledger_entries());

@@ -1,6 +1,6 @@
 //! What plans save is in the ledger of the agent, once, and stays there.
 
-use pfo_protocol::{SavingsReport, SavingsRow};
+use pfo_protocol::{Savings, SavingsReport, SavingsRow};
 use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training};
 
 const JOB: &str = "job";
@@ -85,6 +85,41 @@ fn the_figures_of_a_job_are_the_same_after_every_restart_of_the_agent() {
     assert_eq!(no_fleet.code, Some(4), "{no_fleet:?}");
     let foreign = node.pfoctl(&Identity::trainer(), &["savings", "--user", "4000000001"]);
     assert_eq!(foreign.code, Some(4), "{foreign:?}");
+}
+
+#[test]
+fn a_saving_is_priced_by_the_hour_and_a_price_that_is_corrected_corrects_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("prices.csv");
+    let write = |rows: &str| std::fs::write(&file, format!("time,price_per_kwh\n{rows}")).unwrap();
+    write("00:00,0.5\n12:00,0.5\n");
+    let agent_rules = format!(
+        "[guard]\ndefault_steps_permille = 1000\n[ledger]\nprice_per_kwh = 99.0\nhours_file = {file:?}\n"
+    );
+    let node = Node::start_with(&Setup { agent_rules: agent_rules.leak(), ..Setup::default() });
+    let training = in_training(&node);
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "300%"]).printed();
+    let _ = until_compared(&node, 3);
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "--off"]).printed();
+    training.stop();
+    node.until_so("the job has ended for the agent", || node.find_watched(JOB).is_none());
+    let priced = |price: f64| {
+        let Savings { saved, money, .. } = savings(&node).total;
+        let (saved, money) = (saved.unwrap(), money.unwrap());
+        let ends = if price < 0.0 { [money.high, money.low] } else { [money.low, money.high] };
+        for (joules, worth) in [saved.low_j, saved.high_j].into_iter().zip(ends) {
+            let by_hand = joules / 3.6e6 * price;
+            assert!((worth - by_hand).abs() <= 1e-9 * by_hand.abs(), "{worth} {by_hand}");
+        }
+    };
+    priced(0.5);
+    write("00:00,-0.25\n");
+    priced(-0.25);
+    // A wrong file is ignored as a whole: the flat tariff is left, and the answer says why.
+    write("00:00,0.5\nnoon,0.5\n");
+    let why = savings(&node).tariff_problem.unwrap();
+    assert!(why.contains("line 3") && why.contains("noon"), "{why}");
+    priced(99.0);
 }
 
 #[test]

@@ -358,7 +358,17 @@ fn a_plan_is_shown_and_drawn_over_the_ranks_and_the_latency_that_it_was_made_for
         bench.run(&["plan", "plot", "made", "--combine", "mean", "-o", "c.svg"]),
         bench.run(&["plan", "plot", "made", "--colour", "power", "-o", "c.svg"]),
         bench.run(&["plan", "plot", "made", "--kind", "timeline", "--over", "made", "-o", "c.svg"]),
-        bench.run(&["plan", "plot", "plan.json", "--profile", "ranks.csv", "--over", "made", "-o", "c.svg"]),
+        bench.run(&[
+            "plan",
+            "plot",
+            "plan.json",
+            "--profile",
+            "ranks.csv",
+            "--over",
+            "made",
+            "-o",
+            "c.svg"
+        ]),
     );
 }
 

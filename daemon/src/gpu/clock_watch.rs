@@ -26,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// for each session.
 const STEADY: u64 = ThrottleReasons::SW_POWER_CAP.bits();
 
+/// Looks in a row at a GPU above a lock that changes meanwhile: a clock that comes late is sometimes below.
+const ABOVE: u32 = 24;
+
 /// Watches for as long as the daemon runs. Without a lease it sleeps.
 pub(crate) async fn watch_clocks(driver: Arc<LateDriver>, leases: Arc<Leases>) {
     let mut watch = Watch::default();
@@ -55,6 +58,8 @@ struct Last {
     foreign_reported: bool,
     /// The set calls that had been made when the GPU ran at another clock than its lock.
     astray_after: Option<u64>,
+    /// How often in a row it ran above it.
+    above: u32,
 }
 
 impl Watch {
@@ -93,7 +98,7 @@ impl Last {
                 reported(self.reasons_reported | reasons.bits())
             }
             Found::Astray { locked, now, set_calls } => {
-                let stays = self.astray_after == Some(set_calls);
+                let (astray, stays) = self.astray([locked, now], set_calls);
                 if stays {
                     let set_again = session.grant.load().rules.set_again;
                     if !self.foreign_reported {
@@ -107,9 +112,16 @@ impl Last {
                 }
                 let foreign_reported = self.foreign_reported || stays;
                 let reasons_reported = self.reasons_reported & STEADY;
-                Self { reasons_reported, foreign_reported, astray_after: Some(set_calls) }
+                Self { reasons_reported, foreign_reported, ..astray }
             }
         }
+    }
+
+    /// After a look at a GPU that is not at its lock, and whether that was no chance.
+    fn astray(self, [locked, now]: [Mhz; 2], set_calls: u64) -> (Self, bool) {
+        let above = if now > locked { self.above.saturating_add(1) } else { 0 };
+        let stays = self.astray_after == Some(set_calls) || above >= ABOVE;
+        (Self { astray_after: Some(set_calls), above, ..self }, stays)
     }
 }
 
@@ -166,4 +178,32 @@ fn report_foreign(gpu: &Gpu, holder: &Holder, [locked, now]: [Mhz; 2], set_again
          no reason; {then}",
         gpu.uuid, holder.job, holder.rank
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the last of these looks, each after another set call, shows a lock that is ignored.
+    fn is_ignored(now: impl Iterator<Item = u32>) -> bool {
+        let look = |(last, _): (Last, bool), (set_calls, now)| {
+            let clocks = [Mhz(900), Mhz(now)];
+            Last::astray(last, clocks, set_calls)
+        };
+        (0..).zip(now).fold((Last::default(), false), look).1
+    }
+
+    #[test]
+    fn a_lock_that_changes_all_the_time_and_is_never_shown_is_ignored() {
+        let above = || std::iter::repeat_n(1410, ABOVE as usize);
+        assert!(is_ignored(above()));
+        assert!(!is_ignored(above().skip(1)));
+        assert!(!is_ignored(above().chain([600]).chain(above().skip(1))), "clocks come late");
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_at_a_lock_that_stays_is_found_at_the_second_look() {
+        let (once, stays) = Last::default().astray([Mhz(900), Mhz(600)], 7);
+        assert!(!stays && once.astray([Mhz(900), Mhz(600)], 7).1);
+    }
 }

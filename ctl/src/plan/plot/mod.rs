@@ -206,7 +206,12 @@ impl Plot {
         let replayed = plan.waiting_power().map(|power| replay(profile, plan, power));
         let replayed = replayed.transpose().map_err(Failure::bad_file(&self.input))?;
         let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
-        let picture = TimelinePicture::new(plan, &timeline, energy_j, self.colour.unwrap_or(Colouring::Power));
+        let picture = TimelinePicture::new(
+            plan,
+            &timeline,
+            energy_j,
+            self.colour.unwrap_or(Colouring::Power),
+        );
         picture::draw(form, self.size.unwrap_or(picture.size()), &picture)
     }
 }

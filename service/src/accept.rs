@@ -101,7 +101,7 @@ impl Conversation {
     }
 
     /// Waits for room for the answer to a message, if that may be large. To be held until the peer
-    /// has taken it: who asks and does not read takes memory for one answer.
+    /// has taken it: a peer that does not read takes memory for one answer.
     pub async fn room_for_answer(&self, message: &ClientMessage) -> Option<Room> {
         let is_large = match message {
             ClientMessage::Request(request) => matches!(request, Request::PlanRead(_)),
@@ -112,7 +112,7 @@ impl Conversation {
     }
 
     /// Ends the time in which files may come, for a session: nobody would look at those that come
-    /// with an event, and one that blocks whoever drops it would keep the session's lease.
+    /// with an event, and one whose closing blocks would keep the session's lease.
     ///
     /// # Errors
     /// If the peer has sent more than its last message, and maybe files with it.

@@ -1,7 +1,7 @@
 //! Open files that a client passes with a message, to prove what the kernel lets it open.
 //!
-//! Only their identity is kept. A client may pass a file that blocks whoever asks about it or closes
-//! it, for as long as the client likes (FUSE, sockets that linger). So both happen on a thread of
+//! Only their identity is kept. A client may pass a file on which questions and closing block for as
+//! long as the client likes (FUSE, sockets that linger). So both happen on a thread of
 //! their own, of which each user has a few.
 
 use std::io;

@@ -181,8 +181,8 @@ impl Session {
         if self.shared.is_ours() { self.shared.lock().counters() } else { Counters::default() }
     }
 
-    /// Counts a call that counted when it was made, though it was to count when the GPU gets to it, for a
-    /// caller that times calls itself. The daemon hears of the number at the next step, for its status.
+    /// Counts a call that was timed when it was made, though it should be timed when the GPU gets to it, for a
+    /// caller that times calls itself. The next step tells the daemon the number, for its status.
     pub fn count_untimed(&self) {
         if self.shared.is_ours() {
             self.shared.lock().count_untimed();

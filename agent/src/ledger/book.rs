@@ -286,7 +286,7 @@ impl Ledger {
         if lately.0.is_some_and(|at| at.elapsed() < PAUSE) {
             return lately.1.clone();
         }
-        // Who asks meanwhile has what was known before, and waits for no disk.
+        // A request meanwhile gets what was known before, and waits for no disk.
         lately.0 = Some(Instant::now());
         drop(lately);
         let by = SavingsBy::Job;

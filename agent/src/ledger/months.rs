@@ -120,7 +120,8 @@ impl MonthRow {
         estimate.is_one().then_some(estimate)
     }
 
-    /// The same as the prices of who asks say, where the node said none. Money in another currency is none.
+    /// Adds money by the prices of the asking node where the node itself has none. Money in another currency
+    /// counts as none.
     fn priced(&self, currency: &str, flat: &Tariff) -> Self {
         let by = |price: Option<f64>| Some(self.estimate()?.times(price? / KWH_J));
         let own = |worth: Option<Estimate>| worth.filter(Estimate::is_one);

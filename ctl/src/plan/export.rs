@@ -20,7 +20,7 @@ use crate::status::quantity::{joules, percent_finely};
 
 /// Write the plan of least energy for a deadline
 ///
-/// The plan is made for that time, beginning with the plans of the frontier. Whoever is done earlier
+/// The plan is made for that time, beginning with the plans of the frontier. A stage that is done earlier
 /// waits until then, at the P2P-blocking power.
 #[derive(Args)]
 pub(crate) struct Export {

@@ -2,8 +2,8 @@
 //!
 //! Pipelines that train together wait for the slowest of them at the end of every step. Being
 //! faster wastes energy ("extrinsic energy bloat", Perseus, SOSP 2024), so the others may take the
-//! straggler's time. Whoever is done earlier waits, and waiting takes energy, too: so their plan may
-//! be slower than the one that takes least by itself.
+//! straggler's time. A pipeline that is done earlier waits, and waiting takes energy, too: so its
+//! plan may be slower than the one that takes least by itself.
 
 use std::fmt;
 use std::str::FromStr;

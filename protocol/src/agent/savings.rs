@@ -107,8 +107,8 @@ pub struct Savings {
     pub comparisons: u64,
     /// What that part saved; none if there is no such part.
     pub saved: Option<SavedEnergy>,
-    /// For how long one of its GPUs or more ran slower than nobody asked for, in seconds, as seen every
-    /// few seconds; none if nobody looked.
+    /// For how long at least one of its GPUs was throttled below what it was asked for, in seconds, looked
+    /// at every few seconds; none if nobody looked.
     pub throttled_s: Option<f64>,
     /// The highest temperature that one of its GPUs was seen at, in degrees Celsius.
     pub hottest_c: Option<u32>,

@@ -1,4 +1,4 @@
-//! What the ledger tells the fleet, and what a fleet's months come to for who asks.
+//! What the ledger tells the fleet, and the sums of a fleet's months for one asking node.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

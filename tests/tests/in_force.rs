@@ -72,6 +72,35 @@ fn a_plan_that_a_driver_refuses_after_another_is_not_taken_for_the_one_before() 
 }
 
 #[test]
+fn a_swap_that_another_replaces_before_its_step_is_no_success() {
+    let node = Node::start();
+    let (_training, plan) = training(&node);
+    let far = ["plan", "swap", JOB, &plan, "--at-step", "100000", "--wait"];
+    let waiting = node.begin_pfoctl(&Identity::own(), &far);
+    node.until_is("it waits", &Some(100_000), || node.job(JOB).swap_at_step);
+    let other = node.directory().join("other.json");
+    fs::write(&other, TestPlan::new(STAGES, MICROBATCHES, |_, _| 1005).to_json()).unwrap();
+    assert_eq!(swap(&node, other.to_str().unwrap()).code, Some(0));
+    let ran = Ran::from(waiting.wait_with_output().unwrap());
+    assert_eq!((ran.code, &*ran.stdout), (NOT_IN_FORCE, ""), "{ran:?}");
+    let why = format!("job {JOB} was swapped to something else before step 100000");
+    assert!(ran.stderr.contains(&why), "{ran:?}");
+}
+
+#[test]
+fn a_swap_before_whose_step_a_rank_dies_is_no_success() {
+    let node = Node::start();
+    let (training, plan) = training(&node);
+    let far = ["plan", "swap", JOB, &plan, "--at-step", "100000", "--wait"];
+    let waiting = node.begin_pfoctl(&Identity::own(), &far);
+    node.until_is("it waits", &Some(100_000), || node.job(JOB).swap_at_step);
+    drop(training);
+    let ran = Ran::from(waiting.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.contains("on 0 of 4 ranks on this node"), "{ran:?}");
+}
+
+#[test]
 fn status_says_of_a_plan_on_which_rank_it_is_not_in_force_and_why() {
     let node = Node::start();
     let (_training, plan) = training(&node);

@@ -2,6 +2,7 @@
 //! step that no rank has begun.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pfo_keeper::only_observes;
 use pfo_protocol::{
@@ -199,6 +200,7 @@ impl Job {
             });
         }
         members.plans.push(Arc::clone(&swap), under_way.is_some());
+        under_way.inspect(|replaced| replaced.replaced.store(true, Relaxed));
         self.notice_change();
         Ok(swap)
     }

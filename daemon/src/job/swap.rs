@@ -11,7 +11,7 @@
 //! against the new swap, for every rank alike: what was before counts on.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use super::job_plan::JobPlan;
 use crate::lease::Progress;
@@ -41,6 +41,8 @@ pub(crate) struct Swap {
     before: Option<Box<Self>>,
     /// An earlier daemon saw it take place.
     took_place: bool,
+    /// Another swap was begun in its place, before its step.
+    pub replaced: AtomicBool,
 }
 
 impl Swap {
@@ -54,7 +56,8 @@ impl Swap {
     ) -> Self {
         let at = at.map(|at| at.min(LAST));
         let (step, latest) = (AtomicU64::new(UNDECIDED), at.unwrap_or(LAST));
-        Self { number, plan, step, at, latest, ranks, before: None, took_place: false }
+        let replaced = AtomicBool::new(false);
+        Self { number, plan, step, at, latest, ranks, before: None, took_place: false, replaced }
     }
 
     /// A swap whose step is decided, and that these ranks have yet to take up.
@@ -119,12 +122,10 @@ impl Swap {
         }
     }
 
-    /// How many of its ranks have changed or are gone, and how many it has.
+    /// How many of its ranks have changed, and how many it has.
     pub(crate) fn taken_up(&self) -> (usize, usize) {
-        let done = |rank: &&Arc<Progress>| {
-            rank.swap.load(Relaxed) >= self.number || rank.ended.load(Relaxed)
-        };
-        (self.ranks.iter().filter(done).count(), self.ranks.len())
+        let has_changed = |rank: &&Arc<Progress>| rank.swap.load(Relaxed) >= self.number;
+        (self.ranks.iter().filter(has_changed).count(), self.ranks.len())
     }
 
     /// Whether a rank that joins before this step has to wait for the swap. One that begins its job anew
@@ -135,10 +136,12 @@ impl Swap {
         !took_place && next_step > 0 && next_step < self.step()
     }
 
-    /// Whether no rank runs what was before.
+    /// Whether no rank runs what was before: each has changed or is gone.
     pub(crate) fn is_complete(&self) -> bool {
-        let (done, all) = self.taken_up();
-        done == all
+        let is_done = |rank: &Arc<Progress>| {
+            rank.swap.load(Relaxed) >= self.number || rank.ended.load(Relaxed)
+        };
+        self.ranks.iter().all(is_done)
     }
 }
 
@@ -170,7 +173,7 @@ mod tests {
         ranks[0].swap.store(1, Relaxed);
         assert_eq!((swap.taken_up(), swap.is_complete()), ((1, 2), false));
         ranks[1].ended.store(true, Relaxed);
-        assert!(swap.is_complete());
+        assert_eq!((swap.taken_up(), swap.is_complete()), ((1, 2), true), "it has not changed");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Loading plans and swapping them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pfo_policy::Permit;
@@ -54,7 +55,7 @@ pub(super) fn read(node: &Node, permit: &Permit, job: &JobSelector) -> Result<Re
 /// Begins a swap and, if `wait` asks for it, waits until every rank has changed or is gone.
 ///
 /// # Errors
-/// If there is nothing to swap to, or the plan does not fit.
+/// If there is nothing to swap to, the plan does not fit, or another swap takes its place meanwhile.
 pub(super) async fn swap(
     node: &Arc<Node>,
     permit: &Permit,
@@ -75,8 +76,15 @@ pub(super) async fn swap(
     let (begun_in, begun_on, permit) = (Arc::clone(node), Arc::clone(&job), permit.clone());
     let begin = move || begin(&begun_in, &permit, &begun_on, (target, at, after));
     let swap = blocking(begin).await??;
-    while wait && !swap.is_complete() {
+    let is_replaced = || swap.replaced.load(Relaxed);
+    while wait && !swap.is_complete() && !is_replaced() {
         sleep(POLL).await;
+    }
+    if wait && is_replaced() {
+        let (name, step) = (&job.key.name, swap.step());
+        let message = format!("job {name} was swapped to something else before step {step}");
+        let remedy = "`pfoctl status` shows what it runs";
+        return Err(Refusal::new(RefusalCode::NotInForce, message, remedy));
     }
     let (changed, ranks) = swap.taken_up();
     Ok(Response::Swapped(Swapped {

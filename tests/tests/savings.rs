@@ -87,6 +87,19 @@ fn the_figures_of_a_job_are_the_same_after_every_restart_of_the_agent() {
     assert_eq!(foreign.code, Some(4), "{foreign:?}");
 }
 
+/// The agent has hardly looked when the second swap is begun: a step takes a few hundredths of a second.
+#[test]
+fn a_plan_counts_whose_end_was_arranged_as_it_began() {
+    let node = node();
+    let training = in_training(&node);
+    let runs = |gpu| node.machine.sm_lock(gpu) == Some(SAVES_MHZ);
+    node.until_so("every rank runs the plan", || (0..STAGES as usize).all(runs));
+    let swap = ["plan", "swap", JOB, "--default-clocks", "--at-step", "1000000"];
+    let _ = node.pfoctl(&Identity::trainer(), &swap).printed();
+    node.until_so("its steps are in the ledger", || savings(&node).total.steps > 20);
+    training.stop();
+}
+
 #[test]
 fn a_saving_is_priced_by_the_hour_and_a_price_that_is_corrected_corrects_it() {
     let directory = tempfile::tempdir().unwrap();

@@ -122,9 +122,15 @@ impl Ledger {
         lock(&self.seen).windows.is_collecting()
     }
 
-    /// Whether some of what a job runs is counted. A trial that is over is not, while the swap back waits.
-    pub(crate) fn has_counted(&self, job: &JobView) -> bool {
-        lock(&self.seen).windows.has_counted(job)
+    /// Takes note of a trial on all nodes of a job: what it runs now does not count.
+    pub(crate) fn try_out(&self, job: &JobView) {
+        lock(&self.seen).windows.try_out(job);
+    }
+
+    /// Whether what a job runs counts while another swap waits. A trial that is over does not, while the swap
+    /// back waits.
+    pub(crate) fn counts(&self, job: &JobView) -> bool {
+        lock(&self.seen).windows.counts(job)
     }
 
     /// Whether a job runs a plan, and it is time for a look at its GPUs.

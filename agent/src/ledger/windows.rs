@@ -115,6 +115,8 @@ pub(super) struct Windows {
     run: String,
     reached: BTreeMap<u64, Reached>,
     collecting: BTreeMap<JobKey, Entry>,
+    /// The newest swap of each job when it was seen last in a trial.
+    tried: BTreeMap<JobKey, u64>,
     /// When somebody looked at the GPUs last.
     looked_unix_s: u64,
 }
@@ -142,6 +144,7 @@ impl Windows {
     pub(super) fn see(&mut self, jobs: &[JobView], now_unix_s: u64) -> Vec<Entry> {
         let mut over = Vec::new();
         let mut present = BTreeMap::new();
+        jobs.iter().filter(|job| job.measured_by.is_some()).for_each(|job| self.try_out(job));
         for (job, plan) in jobs.iter().filter_map(|job| Some((job, running(job)?))) {
             let (key, work) = (JobKey::of(job), Work::of(job, plan));
             if let Some(entry) = self.collecting.remove(&key) {
@@ -204,10 +207,19 @@ impl Windows {
         }
     }
 
-    /// Whether steps of every rank under its swap are counted.
-    pub(super) fn has_counted(&self, job: &JobView) -> bool {
+    /// Takes note of a trial: what the job runs now does not count.
+    pub(super) fn try_out(&mut self, job: &JobView) {
+        if self.tried.len() > MOST_SESSIONS {
+            self.tried.clear();
+        }
+        self.tried.insert(JobKey::of(job), job.swap);
+    }
+
+    /// Whether what a job runs counts while another swap waits: some of its steps do, or it is no trial.
+    pub(super) fn counts(&self, job: &JobView) -> bool {
         let swap = |rank: &RankView| self.reached.get(&rank.session.0).map(|reached| reached.swap);
-        job.ranks.iter().all(|rank| swap(rank) == Some(rank.swap))
+        let tried = self.tried.get(&JobKey::of(job));
+        job.ranks.iter().all(|rank| swap(rank) == Some(rank.swap) || tried != Some(&rank.swap))
     }
 
     /// Whether a job runs a plan.

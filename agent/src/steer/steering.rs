@@ -63,7 +63,7 @@ impl Steering {
         jobs: &'a [JobView],
     ) -> Result<Cow<'a, [JobView]>, PfodError> {
         let mut counted = Cow::Borrowed(jobs);
-        let waits = |job: &JobView| before_swap(job).is_some() && self.ledger.has_counted(job);
+        let waits = |job: &JobView| before_swap(job).is_some() && self.ledger.counts(job);
         if jobs.iter().any(waits) {
             let status = self.questions.status().await?;
             for job in counted.to_mut().iter_mut().filter(|job| waits(job)) {
@@ -76,6 +76,7 @@ impl Steering {
             let ForLedger { in_trial, compared } = fleet.for_ledger(&key).await;
             compared.iter().for_each(|compared| self.ledger.take_whole(job, compared));
             if in_trial {
+                self.ledger.try_out(job);
                 counted.to_mut().retain(|job| JobKey::of(job) != key);
             }
         }

@@ -125,7 +125,8 @@ impl Watcher {
             let look = async { Ok(self.look(watched, &jobs, limits()).await) };
             let next = self.duty("looks at jobs", look).await.unwrap_or(Some(LOOK_EVERY));
             // The steps of a plan that a swap is about to end are read until that step.
-            let counts = ledger.is_collecting().then_some(LOOK_EVERY);
+            let changes = jobs.iter().any(is_to_change);
+            let counts = (changes || ledger.is_collecting()).then_some(LOOK_EVERY);
             let next = next.into_iter().chain(told.again_within()).chain(counts).min();
             tokio::select! {
                 changed = job_changed(&mut notices) => changed?,
@@ -257,6 +258,11 @@ struct AllWatched {
 struct OneWatched {
     here: Watched,
     answering: Answering,
+}
+
+/// Whether a rank has yet to take up the newest swap.
+fn is_to_change(job: &JobView) -> bool {
+    job.ranks.iter().any(|rank| rank.swap != job.swap)
 }
 
 /// Waits until a write has ended.

@@ -140,7 +140,7 @@ impl Calibrate {
         let gpu = gpu.uuid(&mut daemons.pfod()?)?;
         // By the GPU, so that what is swept once is found the next time.
         let name = format!("calibrate-{gpu}");
-        let name: JobName = name.parse().map_err(|_| NoSuchJob { job: name })?;
+        let name: JobName = name.parse().map_err(|_| NoSuchJob::None(name))?;
         let job = JobArguments::of(name, Some(user::own()));
         let socket = daemons.trainer_socket();
         let mut helper = OwnJob::start(&self.helper, &[gpu], job.name(), socket)?;

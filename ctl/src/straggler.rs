@@ -35,7 +35,10 @@ pub(crate) enum JobCommand {
 /// them, and the node at which this is asked for responds or, when that is gone, the one that has rank 0. The
 /// frontier may have been loaded on any of them.
 #[derive(Args)]
-#[command(group(ArgGroup::new("change").required(true).args(["slowdown", "clear", "auto"])))]
+#[command(
+    group(ArgGroup::new("change").required(true).args(["slowdown", "clear", "auto"])),
+    override_usage = "pfoctl job straggler [OPTIONS] <JOB> <FACTOR|--clear|--auto [<on|off>]>"
+)]
 pub(crate) struct StragglerCommand {
     #[command(flatten)]
     job: JobArguments,

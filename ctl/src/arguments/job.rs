@@ -19,11 +19,13 @@ pub(crate) struct JobArguments {
     user: Option<Uid>,
 }
 
-/// A job that `pfod` does not show.
+/// A job that `pfod` does not show, or more than one of that name.
 #[derive(Debug, thiserror::Error)]
-#[error("no job named {job} runs on this node, or it is not yours to see")]
-pub(crate) struct NoSuchJob {
-    pub(crate) job: String,
+pub(crate) enum NoSuchJob {
+    #[error("no job named {0} runs on this node, or it is not yours to see")]
+    None(String),
+    #[error("several users have a job {job}, among them {one} and {other}")]
+    Several { job: JobName, one: Uid, other: Uid },
 }
 
 impl Explained for NoSuchJob {
@@ -32,7 +34,11 @@ impl Explained for NoSuchJob {
     }
 
     fn remedy(&self) -> Option<String> {
-        Some("`pfoctl status` lists the jobs".to_owned())
+        let remedy = match self {
+            Self::None(_) => "`pfoctl status` lists the jobs",
+            Self::Several { .. } => "name its user with --user",
+        };
+        Some(remedy.to_owned())
     }
 }
 
@@ -60,6 +66,30 @@ impl JobArguments {
         jobs.iter().filter(is_meant).min_by_key(|job| (job.ranks.is_empty(), job.uid != own))
     }
 
+    /// The same, unless it is one of several users', and no more the caller's than the other.
+    ///
+    /// # Errors
+    /// If it is.
+    pub(crate) fn only<'a>(
+        &self,
+        jobs: &'a [JobStatus],
+    ) -> Result<Option<&'a JobStatus>, NoSuchJob> {
+        let Some(found) = self.find(jobs) else { return Ok(None) };
+        let is_other = |job: &&JobStatus| {
+            job.job == self.job
+                && job.uid != found.uid
+                && job.ranks.is_empty() == found.ranks.is_empty()
+        };
+        let is_meant = self.user.is_some() || found.uid == user::own();
+        match jobs.iter().find(is_other).filter(|_| !is_meant) {
+            Some(other) => {
+                let job = self.job.clone();
+                Err(NoSuchJob::Several { job, one: found.uid, other: other.uid })
+            }
+            None => Ok(Some(found)),
+        }
+    }
+
     /// Whether the job is among these.
     pub(crate) fn is_among(&self, jobs: &[(&JobName, Uid)]) -> bool {
         let is_it = |(job, uid): &(&JobName, Uid)| {
@@ -70,6 +100,40 @@ impl JobArguments {
 
     /// The error for a job that is not there.
     pub(crate) fn missing(&self) -> NoSuchJob {
-        NoSuchJob { job: self.job.to_string() }
+        NoSuchJob::None(self.job.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_job_that_two_other_users_have_is_none_of_them_without_a_user() {
+        let Status { jobs, .. } =
+            serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
+        let first = jobs.iter().find(|job| !job.ranks.is_empty()).unwrap();
+        let of_user = |uid| JobStatus { uid, ..first.clone() };
+        let [one, other] = [user::own().0 + 1, user::own().0 + 2].map(Uid);
+        let named = |user| JobArguments::of(first.job.clone(), user);
+        let uid = |user, jobs: &[JobStatus]| {
+            named(user)
+                .only(jobs)
+                .map(|job| job.map(|job| job.uid))
+                .map_err(|error| error.to_string())
+        };
+        let both = [of_user(one), of_user(other)];
+        let several =
+            format!("several users have a job {}, among them {one} and {other}", first.job);
+        assert_eq!(uid(None, &both), Err(several));
+        assert_eq!(uid(Some(other), &both), Ok(Some(other)));
+        assert_eq!(uid(None, &both[..1]), Ok(Some(one)));
+        let own = [of_user(one), of_user(user::own())];
+        assert_eq!(uid(None, &own), Ok(Some(user::own())));
+        let mut ended = both;
+        ended[0].ranks.clear();
+        assert_eq!(uid(None, &ended), Ok(Some(other)), "the other one runs");
     }
 }

@@ -90,7 +90,7 @@ impl Measure {
         let gpus = two_gpus(&daemons.pfod()?.status()?, &self.named_gpus(daemons)?)?;
         let clocks = self.clocks_of(daemons, &gpus[0])?;
         let name = format!("p2p-{}", std::process::id());
-        let name: JobName = name.parse().map_err(|_| NoSuchJob { job: name })?;
+        let name: JobName = name.parse().map_err(|_| NoSuchJob::None(name))?;
         let job = JobArguments::of(name, Some(user::own()));
         // Before anything that takes over which signals are blocked.
         let mut held: Held<Agent> = Held::new(daemons, &job, Interrupt::prepare()?, "measuring")?;
@@ -174,7 +174,7 @@ pub(crate) fn sm_clocks(daemons: &Daemons, gpu: &GpuUuid) -> Result<Vec<Mhz>, Er
 
 fn find(daemons: &Daemons, job: &JobArguments) -> Result<JobStatus, Error> {
     let jobs = daemons.pfod()?.status()?.jobs;
-    Ok(job.find(&jobs).cloned().ok_or_else(|| job.missing())?)
+    Ok(job.only(&jobs)?.cloned().ok_or_else(|| job.missing())?)
 }
 
 /// The two GPUs that were named, or two free ones of the same model.

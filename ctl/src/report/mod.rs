@@ -110,7 +110,7 @@ pub(crate) fn write(
 ) -> Result<(), Error> {
     let mut both = Both::ask(daemons)?;
     let written = Written { host: savings::host(), at: minute(now_unix_s(), &TimeZone::system()) };
-    let found = arguments.find(&both.pfod.jobs).cloned();
+    let found = arguments.only(&both.pfod.jobs)?.cloned();
     let job = found.as_ref().map_or_else(|| arguments.selector(), gathered::selector);
     let ledger = saved(daemons, &job, SavingsBy::Plan).map_err(|error| error.to_string());
     let days = saved(daemons, &job, SavingsBy::Day).ok();

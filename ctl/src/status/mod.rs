@@ -129,7 +129,7 @@ impl StatusCommand {
         if let Some(job) = self.job.as_ref().or(self.named.as_ref()) {
             both.keep_only(job, None);
             if both.pfod.jobs.is_empty() {
-                return Err(NoSuchJob { job: job.to_string() }.into());
+                return Err(NoSuchJob::None(job.to_string()).into());
             }
         }
         Ok(both)

@@ -134,3 +134,28 @@ def test_a_program_written_for_zeus_monitor_has_its_windows(node):
     step_s, step_j, by_gpu, epoch_s, cancelled_j, refused = measured
     assert .5 <= step_s <= epoch_s and set(by_gpu) == {"1", "3"} and step_j == pytest.approx(sum(by_gpu.values()))
     assert step_j > 0 and cancelled_j == 0 and len(refused) == 2
+
+
+def test_what_a_window_cannot_measure_is_refused_when_it_is_made():
+    wanted = "gpus: expected a list of UUIDs, PCI bus ids or places among the GPUs that CUDA shows this process"
+    for gpus, error, why in [
+        ("GPU-1", TypeError, f"{wanted}, not 'GPU-1'; write ['GPU-1'] for one of them"),
+        (5, TypeError, f"{wanted}, not 5; write [5] for one of them"),
+        ([None], TypeError, f"{wanted}, not one with None"),
+        ([], ValueError, f"{wanted}, not an empty one; without gpus, the window counts those of this process"),
+    ]:
+        with pytest.raises(error) as refused:
+            Window("epoch", gpus=gpus)
+        assert str(refused.value) == why
+
+
+def test_a_generator_is_no_block_that_a_window_can_measure():
+    def batches():
+        yield 1
+
+    async def later():
+        yield 1
+
+    for function in (batches, later):
+        with pytest.raises(TypeError, match="its call returns before its work begins; use `with` inside it"):
+            Window("epoch")(function)

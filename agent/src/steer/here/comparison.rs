@@ -6,7 +6,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::pfod::{Resting, unexpected};
 use crate::record;
-use crate::steer::here::Here;
+use crate::steer::here::{Here, changed};
 use crate::steer::{ComparedTurn, Comparison, Doing, SteerError, no_table, owner};
 
 /// A comparison under way. What it has not ended is ended by the next look at the job.
@@ -37,6 +37,16 @@ impl ComparisonHere {
         self.here.standing.state().record.comparing = true;
         self.here.standing.keep_plan(&run, plan);
         self.here.keep().await?;
+        // A user may have swapped while that was written.
+        let plan = self.here.view().await?.plan.map(|plan| plan.number);
+        let is_changed = {
+            let mut state = self.here.standing.state();
+            state.record.comparing = plan == state.record.plan;
+            !state.record.comparing
+        };
+        if is_changed {
+            return Err(changed(&self.here.key));
+        }
         let connection = self.here.steering.pfod.on_behalf(owner(&self.here.key)).await?;
         Ok(Begun { connection: Resting::begin(connection), changing })
     }

@@ -24,7 +24,7 @@ class Span(ContextDecorator):
         self._end = end
 
     def __call__(self, func: _Run) -> _Run:
-        if _returns_before_its_work(func):
+        if returns_before_its_work(func):
             raise TypeError(
                 f"{getattr(func, '__qualname__', repr(func))} is a generator or coroutine function: its call returns"
                 " before its work begins; use `with` inside it"
@@ -38,7 +38,8 @@ class Span(ContextDecorator):
         self._end()
 
 
-def _returns_before_its_work(func: Callable[..., Any]) -> bool:
+def returns_before_its_work(func: Callable[..., Any]) -> bool:
+    """Whether a call of a function returns before its work begins: it is a generator or coroutine function."""
     while isinstance(func, partial):
         func = func.func
     # An object that is called is as its method.

@@ -16,6 +16,7 @@ from typing import Any, Callable, Hashable, Iterable, Optional, TypeVar, Union
 from pfo_gpu import cuda
 from pfo_gpu.nvml import NvmlError, nvml, visible
 from pfo_gpu.once import Once
+from pfo_gpu.span import returns_before_its_work
 
 _Run = TypeVar("_Run", bound=Callable[..., Any])
 _Gpu = Union[int, str]
@@ -43,7 +44,7 @@ class Window:
     def __init__(self, name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync: bool = True) -> None:
         self.name = name
         self._sync = sync
-        self._gpus = _Counters(gpus)
+        self._gpus = _Counters(None if gpus is None else _named(gpus))
         self._lock = threading.Lock()
         self._begun: dict[Hashable, list[tuple[int, list[int]]]] = {}
         self._time_ns = 0
@@ -125,6 +126,12 @@ class Window:
 
             return measured_later  # type: ignore[return-value]
 
+        if returns_before_its_work(function):
+            raise TypeError(
+                f"{getattr(function, '__qualname__', repr(function))} is a generator function: its call returns before"
+                " its work begins; use `with` inside it"
+            )
+
         @functools.wraps(function)
         def measured(*arguments: Any, **named: Any) -> Any:
             with self:
@@ -140,9 +147,9 @@ class Window:
 def window(name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync: bool = True) -> Window:
     """A window over a block or a function: its time, and the energy of this process' GPUs meanwhile.
 
-    It reads the energy counters of the driver, which every user may do, and changes nothing. It neither raises nor
-    prints in the measured program: :attr:`Window.problem` says why energy is not known, and one warning. Counters are
-    refreshed some ten times a second, so that the energy of a window below a second is inexact.
+    It reads the energy counters of the driver, which every user may do, and changes nothing. Once it is made, it neither
+    raises nor prints in the measured program: :attr:`Window.problem` says why energy is not known, and one warning.
+    Counters are refreshed some ten times a second, so that the energy of a window below a second is inexact.
 
     Args:
         name: Its name.
@@ -150,8 +157,26 @@ def window(name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync:
             sessions of this process, else ``PFO_GPU``, else PyTorch's current device where a launcher has started
             several processes, else all that CUDA shows.
         sync: Whether begin and end wait for the work that PyTorch has given to the GPU, as Zeus' do.
+
+    Raises:
+        TypeError: ``gpus`` is no list of numbers and texts, or a decorated function is a generator.
+        ValueError: ``gpus`` is empty.
     """
     return Window(name, gpus=gpus, sync=sync)
+
+
+def _named(gpus: Iterable[_Gpu]) -> list[_Gpu]:
+    """Returns the GPUs that a caller names, and refuses what names none."""
+    wanted = "expected a list of UUIDs, PCI bus ids or places among the GPUs that CUDA shows this process"
+    if isinstance(gpus, (str, bytes, int)):
+        raise TypeError(f"gpus: {wanted}, not {gpus!r}; write [{gpus!r}] for one of them")
+    named = list(gpus)
+    if not named:
+        raise ValueError(f"gpus: {wanted}, not an empty one; without gpus, the window counts those of this process")
+    wrong = [gpu for gpu in named if isinstance(gpu, bool) or not isinstance(gpu, (int, str))]
+    if wrong:
+        raise TypeError(f"gpus: {wanted}, not one with {wrong[0]!r}")
+    return named
 
 
 @dataclass(frozen=True)

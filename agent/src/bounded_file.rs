@@ -15,7 +15,7 @@ pub(crate) fn text_of(path: &Path) -> io::Result<String> {
     text_within(path, LARGEST)
 }
 
-/// The text of a regular file of at most so many bytes.
+/// Reads a regular file as text, and refuses one that is larger than `most` bytes.
 ///
 /// # Errors
 /// As [`text_of`].

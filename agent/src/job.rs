@@ -77,9 +77,14 @@ pub(crate) fn as_it_runs(job: &JobView, jobs: &[JobStatus]) -> Option<JobView> {
     Some(JobView { plan, swap, ..job.clone() })
 }
 
+/// Whether no rank of a job has yet to take up the newest swap.
+pub(crate) fn is_taken_up(job: &JobView) -> bool {
+    job.ranks.iter().all(|rank| rank.swap == job.swap)
+}
+
 /// The plan that every rank of a job runs, if nobody measures the job.
 pub(crate) fn running(job: &JobView) -> Option<&PlanStatus> {
-    let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
+    let runs_it = !job.ranks.is_empty() && is_taken_up(job);
     let is_free = job.measured_by.is_none();
-    job.plan.as_ref().filter(|plan| is_taken_up && is_free && plan.suspended.is_none())
+    job.plan.as_ref().filter(|plan| runs_it && is_free && plan.suspended.is_none())
 }

@@ -1,6 +1,7 @@
 //! What a driver does not do is not said to be done, and the reason is said at once.
 
 use std::fs;
+use std::process::Child;
 
 use pfo_tests::{Identity, MICROBATCHES, Node, Ran, STAGES, TestPlan, Training};
 
@@ -22,6 +23,14 @@ fn training(node: &Node) -> (Training, String) {
 
 fn swap(node: &Node, plan: &str) -> Ran {
     node.pfoctl(&Identity::own(), &["plan", "swap", JOB, plan, "--wait"])
+}
+
+/// Somebody begins to wait for a swap whose step is far away.
+fn begin_far_swap(node: &Node, plan: &str) -> Child {
+    let far = ["plan", "swap", JOB, plan, "--at-step", "100000", "--wait"];
+    let waiting = node.begin_pfoctl(&Identity::own(), &far);
+    node.until_is("it waits", &Some(100_000), || node.job(JOB).swap_at_step);
+    waiting
 }
 
 fn attention(node: &Node) -> String {
@@ -75,9 +84,7 @@ fn a_plan_that_a_driver_refuses_after_another_is_not_taken_for_the_one_before() 
 fn a_swap_that_another_replaces_before_its_step_is_no_success() {
     let node = Node::start();
     let (_training, plan) = training(&node);
-    let far = ["plan", "swap", JOB, &plan, "--at-step", "100000", "--wait"];
-    let waiting = node.begin_pfoctl(&Identity::own(), &far);
-    node.until_is("it waits", &Some(100_000), || node.job(JOB).swap_at_step);
+    let waiting = begin_far_swap(&node, &plan);
     let other = node.directory().join("other.json");
     fs::write(&other, TestPlan::new(STAGES, MICROBATCHES, |_, _| 1005).to_json()).unwrap();
     assert_eq!(swap(&node, other.to_str().unwrap()).code, Some(0));
@@ -91,9 +98,7 @@ fn a_swap_that_another_replaces_before_its_step_is_no_success() {
 fn a_swap_before_whose_step_a_rank_dies_is_no_success() {
     let node = Node::start();
     let (training, plan) = training(&node);
-    let far = ["plan", "swap", JOB, &plan, "--at-step", "100000", "--wait"];
-    let waiting = node.begin_pfoctl(&Identity::own(), &far);
-    node.until_is("it waits", &Some(100_000), || node.job(JOB).swap_at_step);
+    let waiting = begin_far_swap(&node, &plan);
     drop(training);
     let ran = Ran::from(waiting.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");

@@ -11,6 +11,7 @@ use pfo_protocol::{GpuUuid, JobView, Rank, RankView};
 use pfo_service::lock;
 use tokio::time::{Instant, sleep};
 
+use crate::job::is_taken_up;
 use crate::pfod::Questions;
 
 /// For how long GPUs are looked at that do not show their lock, and how often. The slowest set calls known
@@ -49,7 +50,7 @@ impl Locks {
         questions: &Arc<Questions>,
         job: &JobView,
     ) -> (bool, Option<String>) {
-        if job.ranks.iter().any(|rank| rank.swap != job.swap) {
+        if !is_taken_up(job) {
             return (false, None);
         }
         let mut looked = lock(&self.0);

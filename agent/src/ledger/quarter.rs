@@ -423,8 +423,8 @@ fn increase(before: &Booked, after: &Booked) -> SavedEnergy {
     SavedEnergy { low_j, estimate_j, high_j, shown: low_j > 0.0 || high_j < 0.0 }
 }
 
-/// The sums over many quarters: in how many of them each month held the truth, by the sums and by what
-/// the fleet was told, how many months were shown to save, and what was saved in all by both.
+/// Counts over many quarters. Each month's interval holds the truth or not, by the node's sums and by the
+/// fleet's months; a month may be shown to save; and both name the joules that were saved.
 #[derive(Debug, Default)]
 struct Lived {
     by_sums: [u32; 3],

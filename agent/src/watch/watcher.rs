@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::budget::Budgets;
 use crate::calibration::Told;
 use crate::first_plan::FirstPlans;
-use crate::job::JobKey;
+use crate::job::{JobKey, is_taken_up};
 use crate::pfod::{Connection, PfodError, unexpected};
 use crate::steer::Steering;
 use crate::straggler::{SlowStages, Stragglers};
@@ -125,7 +125,7 @@ impl Watcher {
             let look = async { Ok(self.look(watched, &jobs, limits()).await) };
             let next = self.duty("looks at jobs", look).await.unwrap_or(Some(LOOK_EVERY));
             // The steps of a plan that a swap is about to end are read until that step.
-            let changes = jobs.iter().any(is_to_change);
+            let changes = !jobs.iter().all(is_taken_up);
             let counts = (changes || ledger.is_collecting()).then_some(LOOK_EVERY);
             let next = next.into_iter().chain(told.again_within()).chain(counts).min();
             tokio::select! {
@@ -258,11 +258,6 @@ struct AllWatched {
 struct OneWatched {
     here: Watched,
     answering: Answering,
-}
-
-/// Whether a rank has yet to take up the newest swap.
-fn is_to_change(job: &JobView) -> bool {
-    job.ranks.iter().any(|rank| rank.swap != job.swap)
 }
 
 /// Waits until a write has ended.

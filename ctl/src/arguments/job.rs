@@ -66,10 +66,10 @@ impl JobArguments {
         jobs.iter().filter(is_meant).min_by_key(|job| (job.ranks.is_empty(), job.uid != own))
     }
 
-    /// The same, unless it is one of several users', and no more the caller's than the other.
+    /// As [`find`](Self::find), where the name alone says which job is meant.
     ///
     /// # Errors
-    /// If it is.
+    /// If several users have a job of that name, the caller has none, and `--user` names nobody.
     pub(crate) fn only<'a>(
         &self,
         jobs: &'a [JobStatus],

@@ -124,24 +124,23 @@ impl Swap {
 
     /// How many of its ranks have changed, and how many it has.
     pub(crate) fn taken_up(&self) -> (usize, usize) {
-        let has_changed = |rank: &&Arc<Progress>| rank.swap.load(Relaxed) >= self.number;
-        (self.ranks.iter().filter(has_changed).count(), self.ranks.len())
+        (self.ranks.iter().filter(|rank| self.has_changed(rank)).count(), self.ranks.len())
+    }
+
+    fn has_changed(&self, rank: &Progress) -> bool {
+        rank.swap.load(Relaxed) >= self.number
     }
 
     /// Whether a rank that joins before this step has to wait for the swap. One that begins its job anew
     /// does not, nor one that joins others that have changed.
     pub(crate) fn is_to_come(&self, next_step: u64) -> bool {
-        let has_changed = |rank: &Arc<Progress>| rank.swap.load(Relaxed) >= self.number;
-        let took_place = self.took_place || self.ranks.iter().any(has_changed);
+        let took_place = self.took_place || self.ranks.iter().any(|rank| self.has_changed(rank));
         !took_place && next_step > 0 && next_step < self.step()
     }
 
     /// Whether no rank runs what was before: each has changed or is gone.
     pub(crate) fn is_complete(&self) -> bool {
-        let is_done = |rank: &Arc<Progress>| {
-            rank.swap.load(Relaxed) >= self.number || rank.ended.load(Relaxed)
-        };
-        self.ranks.iter().all(is_done)
+        self.ranks.iter().all(|rank| self.has_changed(rank) || rank.ended.load(Relaxed))
     }
 }
 

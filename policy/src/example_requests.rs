@@ -35,7 +35,7 @@ pub(crate) fn requests_that_change_a_job() -> Vec<Request> {
     let length = TrialLength { settling_steps: 1, steps: 1 };
     let swap =
         |target| Request::PlanSwap { job: job(), target, at_step: None, after: None, wait: true };
-    let trial = |run| Request::Trial { job: job(), run, length };
+    let trial = |run| Request::Trial { job: job(), run, length, after: None };
     let label = String::new;
     vec![
         Request::PlanLoad { job: job(), label: label(), table: table() },

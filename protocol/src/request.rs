@@ -71,8 +71,8 @@ pub enum Request {
     /// Lift revocations.
     LeaseAllow(LeaseTarget),
     /// Begin to run something. A tap of the job says which steps are to be measured
-    /// ([`TapRecord::TrialBegan`](crate::TapRecord)). The connection then holds the job for measuring until it asks for [`Request::TrialsEnd`] or ends: no other request changes what the
-    /// job runs.
+    /// ([`TapRecord::TrialBegan`](crate::TapRecord)). The connection then holds the job for measuring until
+    /// it asks for [`Request::TrialsEnd`] or ends: no other request changes what the job runs.
     Trial {
         /// The job.
         job: JobSelector,
@@ -80,6 +80,10 @@ pub enum Request {
         run: TrialRun,
         /// For how long.
         length: TrialLength,
+        /// The swap that has to be the newest one still. A connection whose first trial gives it compares
+        /// in the background: its hold ends when somebody else changes the job, and the job returns to the
+        /// plan that it ran before.
+        after: Option<u64>,
     },
     /// Stop holding a job for measuring. A connection that ends does so too, without `keep`.
     TrialsEnd {
@@ -497,24 +501,26 @@ mod tests {
     #[test]
     fn the_bytes_of_a_trial_are_the_documented_ones() {
         let length = TrialLength { settling_steps: 1, steps: 20 };
+        let uniform = TrialRun::Uniform(Mhz(1410));
         #[rustfmt::skip]
-        assert_eq!(frame(Request::Trial { job: job(), run: TrialRun::Uniform(Mhz(1410)), length }), [
-            30, 0, 0, 0,  1, 0,  6, 0,
+        assert_eq!(frame(Request::Trial { job: job(), run: uniform, length, after: None }), [
+            31, 0, 0, 0,  1, 0,  6, 0,
             11, 0, 0, 0,                                    // trial
             1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
             2, 0, 0, 0, 130, 5, 0, 0,                       // uniform: 1410 MHz
-            1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
+            1, 0, 0, 0, 20, 0, 0, 0, 0,                     // settling steps, steps, no swap
         ]);
         let run = TrialRun::PowerLimits { label: "z".into(), limits_w: vec![200, 250] };
         #[rustfmt::skip]
-        assert_eq!(frame(Request::Trial { job: job(), run, length }), [
-            51, 0, 0, 0,  1, 0,  6, 0,
+        assert_eq!(frame(Request::Trial { job: job(), run, length, after: Some(7) }), [
+            60, 0, 0, 0,  1, 0,  6, 0,
             11, 0, 0, 0,                                    // trial
             1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
             3, 0, 0, 0,                                     // power limits
             1, 0, 0, 0, 0, 0, 0, 0, b'z',                   // label
             2, 0, 0, 0, 0, 0, 0, 0, 200, 0, 0, 0, 250, 0, 0, 0,
             1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
+            1, 7, 0, 0, 0, 0, 0, 0, 0,                      // after swap 7
         ]);
     }
 

@@ -45,7 +45,8 @@ impl Doors {
         // No GPU has this clock: who may measure is refused for that.
         let trial = |job: &JobSelector| {
             let (job, run) = (job.clone(), TrialRun::Uniform(Mhz(1)));
-            Request::Trial { job, run, length: TrialLength { settling_steps: 1, steps: 1 } }
+            let length = TrialLength { settling_steps: 1, steps: 1 };
+            Request::Trial { job, run, length, after: None }
         };
         let end = |job: &JobSelector| Request::TrialsEnd { job: job.clone(), keep: false };
         let revoke = |uid| {

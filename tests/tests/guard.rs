@@ -189,6 +189,29 @@ fn a_guard_that_ends_or_is_replaced_in_a_comparison_costs_no_plan() {
 }
 
 #[test]
+fn what_a_user_wants_goes_before_a_comparison_and_stays() {
+    let node = Node::start();
+    let training = in_training(&node, HIGHEST - 15);
+    node.until_is("the first plan", &Some(HIGHEST - 15), || node.machine.sm_lock(0));
+    let _ = training.take_up(&node, &plan(HIGHEST));
+    node.until_is("the second one", &Some(HIGHEST), || node.machine.sm_lock(0));
+    let swaps = [
+        (vec!["plan", "rollback", JOB, "--wait"], Some(HIGHEST - 15)),
+        (vec!["plan", "swap", JOB, "--default-clocks", "--wait"], None),
+    ];
+    for (turn, (swap, locked)) in swaps.into_iter().enumerate() {
+        let _ = set(&node, "200%");
+        node.until_so("a comparison is under way", || node.job(JOB).measured_by.is_some());
+        let _ = node.pfoctl(&Identity::trainer(), &swap).printed();
+        let ended = || node.agent_log().matches("was not compared with default clocks").count();
+        node.until_so("the agent has noticed", || ended() > turn);
+        node.until_is("the lock of a GPU", &locked, || node.machine.sm_lock(0));
+    }
+    assert_eq!(node.job(JOB).plan, None);
+    training.stop();
+}
+
+#[test]
 fn a_swap_that_is_to_be_guarded_does_not_take_place_without_a_guard() {
     let node = Node::start_with(&Setup::without_agent());
     let training = Training::start(&node, JOB, &Identity::trainer(), &[]);

@@ -38,7 +38,7 @@ fn ranks_whose_job_has_others_elsewhere_change_alone_only_if_one_insists() {
     let refused = node.pfoctl(&user, &["plan", "rollback", JOB]);
     assert!(refused.stderr.contains("job job has 2 ranks, 1 on this node"), "{refused:?}");
     let length = TrialLength { settling_steps: 1, steps: 1 };
-    let trial = Request::Trial { job: job(JOB), run: TrialRun::DefaultClocks, length };
+    let trial = Request::Trial { job: job(JOB), run: TrialRun::DefaultClocks, length, after: None };
     let refused = node.control().ask(trial).unwrap_err();
     assert_eq!(refused.code, RefusalCode::LimitReached, "{refused}");
     let alone = node.pfoctl(&user, &[&swap[..], &["--this-node-only"]].concat());

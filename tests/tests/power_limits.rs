@@ -113,7 +113,7 @@ fn the_limits_of_a_trial_are_gone_when_its_connection_is() {
     let (node, training) = start();
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: limits(150), length };
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length, after: None };
     client.say(&ClientMessage::Request(trial));
     until_limits_are(&node, 150.0);
     drop(client);
@@ -187,7 +187,7 @@ fn a_power_limit_is_in_the_ledger_before_the_driver_is_asked_for_it() {
     node.machine.fault(SET, "hang", Some(0));
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: limits(150), length };
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length, after: None };
     client.say(&ClientMessage::Request(trial));
     node.until_so("the ledger names a power limit", || {
         let ledger = fs::read_to_string(node.ledger()).unwrap();

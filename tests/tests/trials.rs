@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, ClockTable, Mhz, Pid, RefusalCode, Request, SwapTarget, TrialLength, TrialRun,
+    ClientMessage, ClockTable, Mhz, Pid, PlanStatus, Refusal, RefusalCode, Request, Response,
+    SwapTarget, TrialLength, TrialRun,
 };
 use pfo_tests::{
-    Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, assert_printed, control::job,
+    Client, Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, assert_printed,
+    control::job,
 };
 
 const JOB: &str = "job";
@@ -77,7 +79,7 @@ fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
     let (node, training) = start();
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: plan(900), length };
+    let trial = Request::Trial { job: job(JOB), run: plan(900), length, after: None };
     client.say(&ClientMessage::Request(trial));
     node.until_is("a GPU is locked", &Some(900), || node.machine.sm_lock(0));
     assert!(node.job(JOB).measured_by.is_some());
@@ -95,7 +97,7 @@ fn a_hold_that_asks_for_nothing_ends_in_time() {
     training.until_leased(&node);
     let mut hangs = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    hangs.ask(Request::Trial { job: job(JOB), run: plan(900), length }).unwrap();
+    hangs.ask(Request::Trial { job: job(JOB), run: plan(900), length, after: None }).unwrap();
     until_no_clock_is_locked(&node);
     node.until_is("who measures", &None, || node.job(JOB).measured_by);
     drop(hangs);
@@ -164,4 +166,114 @@ fn a_trial_of_a_job_whose_rank_goes_away_ends_and_says_so() {
     training.stop();
     let refusal = trial.join().unwrap().unwrap_err();
     assert!(refusal.message.contains("rank"), "{refusal}");
+}
+
+/// A job with two plans, the second of which runs.
+fn with_plans() -> (Node, Training) {
+    let (node, training) = start();
+    for mhz in [900, 1005] {
+        let TrialRun::Plan { label, table } = plan(mhz) else { unreachable!() };
+        node.swap(JOB, SwapTarget::Table { label, table }).unwrap();
+        node.until_is("the lock of a GPU", &Some(mhz), || node.machine.sm_lock(0));
+    }
+    (node, training)
+}
+
+/// Begins a long turn of a comparison with default clocks.
+fn compare(node: &Node, after: u64) -> (Client, Result<Response, Refusal>) {
+    let length = TrialLength { settling_steps: 1, steps: 50_000 };
+    let (job, run) = (job(JOB), TrialRun::DefaultClocks);
+    let mut client = node.control();
+    let began = client.ask(Request::Trial { job, run, length, after: Some(after) });
+    (client, began)
+}
+
+fn in_comparison(node: &Node) -> Client {
+    let newest = newest_swap(node);
+    let (client, began) = compare(node, newest);
+    began.unwrap();
+    until_no_clock_is_locked(node);
+    client
+}
+
+fn newest_swap(node: &Node) -> u64 {
+    match node.control_as_agent().ask(Request::Jobs) {
+        Ok(Response::Jobs(jobs)) => jobs[0].swap,
+        other => panic!("the answer is {other:?}"),
+    }
+}
+
+fn label(plan: &Option<PlanStatus>) -> Option<&str> {
+    plan.as_ref().map(|plan| plan.label.as_str())
+}
+
+#[test]
+fn after_a_comparison_the_job_runs_its_plan_again_however_it_ended() {
+    let (mut node, training) = with_plans();
+    let before = node.job(JOB).plan;
+    drop(in_comparison(&node));
+    node.until_is("the lock of a GPU", &Some(1005), || node.machine.sm_lock(0));
+    assert_eq!(node.job(JOB).plan, before);
+
+    let client = in_comparison(&node);
+    node.kill_daemon();
+    drop(client);
+    node.start_daemon();
+    training.until_leased(&node);
+    node.until_is("the lock of a GPU", &Some(1005), || node.machine.sm_lock(0));
+    assert_eq!(node.job(JOB).plan, before);
+    training.until_step(&node, 1);
+    let back = node.swap(JOB, SwapTarget::Previous).unwrap();
+    assert_eq!(label(&back.plan), Some("900"), "a comparison is nothing to roll back to");
+    training.stop();
+}
+
+#[test]
+fn a_comparison_gives_way_to_whatever_else_the_job_is_to_run() {
+    let (node, training) = with_plans();
+    let mut client = in_comparison(&node);
+    let swapped = node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    assert_eq!(label(&swapped.plan), None);
+    let kept = client.ask(Request::TrialsEnd { job: job(JOB), keep: true }).unwrap_err();
+    assert_eq!(kept.message, "job job is not held for measuring any more");
+    drop(client);
+    training.until_step(&node, swapped.step + 2);
+    assert_eq!((label(&node.job(JOB).plan), node.machine.sm_lock(0)), (None, None));
+
+    let TrialRun::Plan { label: name, table } = plan(1005) else { unreachable!() };
+    node.swap(JOB, SwapTarget::Table { label: name, table }).unwrap();
+    node.until_is("the lock of a GPU", &Some(1005), || node.machine.sm_lock(0));
+    let client = in_comparison(&node);
+    // At default clocks until a step that is far would be a plan that is lost.
+    let far = Request::PlanSwap {
+        job: job(JOB),
+        target: SwapTarget::Previous,
+        at_step: Some(1_000_000),
+        after: None,
+        wait: false,
+    };
+    let refused = node.control().ask(far).unwrap_err();
+    assert_printed!(refused);
+    let mut holder = node.control();
+    let length = TrialLength { settling_steps: 1, steps: 50_000 };
+    let trial = Request::Trial { job: job(JOB), run: plan(900), length, after: None };
+    holder.ask(trial).unwrap();
+    drop(client);
+    node.until_is("the lock of a GPU", &Some(900), || node.machine.sm_lock(0));
+    let (_client, stale) = compare(&node, newest_swap(&node));
+    assert_eq!(stale.unwrap_err().code, RefusalCode::LimitReached, "a comparison waits for trials");
+    training.stop();
+}
+
+#[test]
+fn a_comparison_of_what_the_job_runs_no_longer_does_not_begin() {
+    let (node, training) = with_plans();
+    let newest = newest_swap(&node);
+    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    let (client, stale) = compare(&node, newest);
+    assert!(stale.unwrap_err().message.starts_with("the newest swap of the job is number"));
+    drop(client);
+    node.until_is("who measures", &None, || node.job(JOB).measured_by);
+    assert_eq!(label(&node.job(JOB).plan), None);
+    training.stop();
 }

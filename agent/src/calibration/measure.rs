@@ -181,7 +181,7 @@ impl Measuring<'_> {
             Response::Tapped(_) => {}
             other => return Err(unexpected(&other)),
         }
-        hold.send(Request::Trial { job, run, length }).await?;
+        hold.send(Request::Trial { job, run, length, after: None }).await?;
         let mut signs_of_life = interval(SIGN_OF_LIFE);
         let mut over = None;
         while over.is_none_or(|step| !self.has_begun(seen, step)) {

@@ -34,7 +34,7 @@ pub(crate) async fn measure(
     let (mut locked, mut free) = (Vec::new(), Vec::new());
     for run in TURNS {
         let steps = if run == TrialRun::FreeMemory { &mut free } else { &mut locked };
-        let order = Order { run, length: LENGTH, room: None };
+        let order = Order { run, length: LENGTH, room: None, after: None };
         steps.extend(record::run(pfod, &mut hold, &key, order).await?.0.trial.steps);
     }
     hold.ask(Request::TrialsEnd { job: key.selector(), keep: false }).await?;

@@ -42,15 +42,19 @@ pub(super) struct Wanted {
     pub(super) holder: Option<Holder>,
 }
 
-/// The nodes whose GPUs have yet to show what a swap has led to. One that has taken up another since never
-/// will.
+/// The nodes whose GPUs have yet to show what a swap has led to, those included that have left since. One
+/// that has taken up another swap since never will.
 fn silent_of(shared: &Shared, number: u64) -> Vec<Node> {
-    let is_silent = |node: &&Node| {
-        let report = shared.reports.get(*node).cloned().unwrap_or_default();
+    let members = match shared.swaps.get(&number) {
+        Some(swap) => swap.proposal.members.clone(),
+        None => shared.members.keys().cloned().collect(),
+    };
+    let is_silent = |node: &Node| {
+        let report = shared.reports.get(node).cloned().unwrap_or_default();
         let is_at_it = report.took.is_none_or(|took| took.number <= number);
         is_at_it && report.shown < number && !report.is_late()
     };
-    shared.members.keys().filter(is_silent).cloned().collect()
+    members.into_iter().filter(is_silent).collect()
 }
 
 impl Fleet {
@@ -94,25 +98,28 @@ impl Fleet {
         if !wait {
             return Ok(swapped);
         }
-        let silent = self.until_shown(&key, swapped.number).await;
+        let unknown = self.until_shown(&key, swapped.number).await;
         let mut swapped = self.swapped(&key, swapped.number, swapped.step).await;
-        swapped.late.extend(silent.iter().map(|node| {
-            let waited_s = SHOWN_WITHIN.as_secs();
-            format!("node {node}: its GPUs have not shown for {waited_s} s what they run")
-        }));
+        swapped.late.extend(unknown);
         Ok(swapped)
     }
 
     /// Waits until the GPUs of every node have shown what a swap has led to, or something else. Returns
-    /// the nodes that have shown nothing.
-    async fn until_shown(&self, key: &JobKey, number: u64) -> Vec<Node> {
-        let began = Instant::now();
+    /// of which nodes that is not known, if of any.
+    async fn until_shown(&self, key: &JobKey, number: u64) -> Vec<String> {
+        let (began, waited_s) = (Instant::now(), SHOWN_WITHIN.as_secs());
         loop {
-            let shown = self.show(key, View::Whole).await;
+            let shown = self.show(key, View::Whole).await.filter(|shown| shown.away.is_none());
             let silent = shown.and_then(|shown| Some(silent_of(shown.shared.as_ref()?, number)));
-            let silent = silent.unwrap_or_default();
-            if silent.is_empty() || began.elapsed() > SHOWN_WITHIN {
-                return silent;
+            if silent.as_ref().is_some_and(Vec::is_empty) {
+                return Vec::new();
+            }
+            if began.elapsed() > SHOWN_WITHIN {
+                let says_nothing = |node: &Node| {
+                    format!("node {node}: its GPUs have not shown for {waited_s} s what they run")
+                };
+                let away = || vec![format!("the store has shown no other node for {waited_s} s")];
+                return silent.map_or_else(away, |nodes| nodes.iter().map(says_nothing).collect());
             }
             sleep(POLL).await;
         }
@@ -270,4 +277,62 @@ pub(super) fn unchanged(key: &JobKey, why: &dyn std::fmt::Display) -> Refusal {
         format!("no node of {key} changes: {why}"),
         "`pfoctl status` shows its nodes; `pfoctl fleet check` says what is wrong with the store",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pfo_fleet::{Late, Proposal, Report, SharedSwap, Took};
+
+    use super::*;
+
+    fn node(name: &str) -> Node {
+        name.parse().unwrap()
+    }
+
+    fn took(number: u64, shown: u64) -> Report {
+        Report { took: Some(Took { number, step: 9 }), late: None, shown }
+    }
+
+    /// Swap 3 of four nodes.
+    fn shared(reports: [Report; 4]) -> Shared {
+        let nodes = ["a", "b", "c", "d"].map(node);
+        let proposal = Proposal {
+            run: Run::DefaultClocks,
+            step: 9,
+            members: nodes.iter().cloned().collect(),
+            proposed_at: 3,
+            by_uid: Uid(7),
+            by_node: node("a"),
+            trial: None,
+            standing: Standing::default(),
+            rollback: None,
+            compared: Vec::new(),
+        };
+        let (answers, decision) = (Default::default(), None);
+        let swap = SharedSwap { proposal: Arc::new(proposal), answers, decision };
+        Shared {
+            members: Default::default(),
+            reports: nodes.into_iter().zip(reports).collect(),
+            swaps: [(3, swap)].into(),
+        }
+    }
+
+    #[test]
+    fn a_node_that_leaves_before_its_gpus_have_shown_a_swap_is_silent() {
+        // No node is a member any more; one of them had time to show it.
+        let shared = shared([took(3, 3), took(3, 2), took(2, 2), Report::default()]);
+        assert_eq!(silent_of(&shared, 3), ["b", "c", "d"].map(node));
+    }
+
+    #[test]
+    fn a_node_that_is_late_or_goes_on_to_another_swap_has_said_so() {
+        let late = Report {
+            late: Some(Late { number: 3, from: 9, until: None, why: "it hung".into() }),
+            ..took(3, 0)
+        };
+        let shared = shared([took(3, 3), late, took(4, 0), took(3, 5)]);
+        assert_eq!(silent_of(&shared, 3), [] as [Node; 0]);
+    }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Order {
     pub(crate) length: TrialLength,
     /// For how many instructions of each rank there is room one by one, if they are to be kept.
     pub(crate) room: Option<usize>,
+    /// The swap that has to be the newest one still, for a comparison that gives way to others.
+    pub(crate) after: Option<u64>,
 }
 
 /// Runs a trial over a connection that holds the job from then on, until it ends. If this is
@@ -76,8 +78,8 @@ async fn once(
 ) -> Result<((RecordedTrial, TrialSamples), bool), PfodError> {
     let mut tap = Tap::open(pfod, job, order.room).await?;
     tap.get_ready().await?;
-    let Order { run, length, .. } = order.clone();
-    let request = Request::Trial { job: job.selector(), run, length };
+    let Order { run, length, after, .. } = order.clone();
+    let request = Request::Trial { job: job.selector(), run, length, after };
     hold.send(request).await?;
     let began = tap.feed_until(hold.answer()).await?;
     let Response::TrialBegan { first_step, plan } = began else { return Err(unexpected(&began)) };
@@ -93,7 +95,8 @@ async fn once(
             check_in_force(hold, job).await?;
         }
         check_unchanged(job, &before, &now)?;
-        if number(&now.plan) != number(&plan) {
+        let is_held = now.measured_by.is_some() && now.swap == before.swap;
+        if !is_held || number(&now.plan) != number(&plan) {
             return Err(disturbed(format!("{job} is not held for measuring any more")).into());
         }
         if is_over {

@@ -19,6 +19,8 @@ const LEAST_S: f64 = 5.0;
 /// What a plan predicts of a step on this node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Predicted {
+    /// The number of the plan.
+    pub(crate) plan: u32,
     pub(crate) time_s: f64,
     /// None if there are not only whole pipelines on this node.
     pub(crate) energy_j: Option<f64>,
@@ -94,6 +96,7 @@ impl Drift {
         let is_far = self.time.share().or(self.energy.share()).is_some();
         let look = if is_far {
             Look::Far(DriftStatus {
+                plan: predicted.plan,
                 time,
                 energy,
                 instructions: self.instructions(readings, limit),
@@ -196,7 +199,7 @@ mod tests {
     use crate::watch::own_times::OwnTimes;
 
     const LIMIT: Limit = Limit { share: 0.05, steps: 5 };
-    const PREDICTED: Predicted = Predicted { time_s: 1.0, energy_j: Some(200.0) };
+    const PREDICTED: Predicted = Predicted { plan: 1, time_s: 1.0, energy_j: Some(200.0) };
 
     /// Two ranks of two stages, played in steps of some seconds and joules; each takes half of the
     /// energy.

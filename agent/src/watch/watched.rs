@@ -82,6 +82,9 @@ impl Watched {
         }
         self.seen.slow = slow.ranks();
         self.note_conditions(job, &readings, (reference, answered), limits);
+        // That of another plan is none of this one.
+        let plan = job.plan.as_ref().map(|plan| plan.number);
+        self.seen.drift.take_if(|drift| Some(drift.plan) != plan);
         let look = predicted(job)
             .map_or(Look::Near, |predicted| self.drift.look(&readings, predicted, limits.drift));
         match look {
@@ -156,5 +159,5 @@ pub(crate) fn predicted(job: &JobView) -> Option<Predicted> {
     let plan = job.plan.as_ref()?;
     let (time_s, energy_j) = plan.predicted_time_s.zip(plan.predicted_energy_j)?;
     let energy_j = whole_pipelines(job).map(|pipelines| pipelines * energy_j);
-    Some(Predicted { time_s, energy_j })
+    Some(Predicted { plan: plan.number, time_s, energy_j })
 }

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use pfo_protocol::{
     ClientMessage, ClockTable, ConfigStatus, CounterReading, DaemonMessage, DaemonStatus, DpRank,
-    HEADER_BYTES, Header, Instruction, JobView, Mhz, Notice, Pid, PlanStatus, Rank, RankPosition,
-    RankView, Refusal, RefusalCode, Request, Response, SessionId, SettleTimes, Stage, Status,
-    SwapTarget, Swapped, TapBatch, TapRecord, TappedRank, ThrottledNs, TpRank, TrialRun, Uid, Unit,
+    HEADER_BYTES, Header, Instruction, JobView, MeasuredBy, Mhz, Notice, Pid, PlanStatus, Rank,
+    RankPosition, RankView, Refusal, RefusalCode, Request, Response, SessionId, SettleTimes, Stage,
+    Status, SwapTarget, Swapped, TapBatch, TapRecord, TappedRank, ThrottledNs, TpRank, TrialRun,
+    Uid, Unit,
 };
 
 const MS: u64 = 1_000_000;
@@ -40,10 +41,6 @@ pub(crate) struct State {
     /// The clocks of the trials that were measured; none at default clocks.
     pub(crate) measured: Vec<Option<Mhz>>,
     pub(crate) swaps: Vec<SwapTarget>,
-    /// How many of the next swaps find ranks in the middle of another one.
-    pub(crate) in_a_swap: u32,
-    /// Trials that stalled.
-    pub(crate) stalled: u32,
     streams: Vec<UnixStream>,
     taps: Vec<UnixStream>,
     watchers: Vec<UnixStream>,
@@ -104,8 +101,6 @@ impl ScriptedPfod {
             asked_for: Vec::new(),
             measured: Vec::new(),
             swaps: Vec::new(),
-            in_a_swap: 0,
-            stalled: 0,
             streams: Vec::new(),
             taps: Vec::new(),
             watchers: Vec::new(),
@@ -160,8 +155,17 @@ impl ScriptedPfod {
     }
 
     fn talk(&self, mut stream: UnixStream) {
-        while let Ok(ClientMessage::Request(request)) = read(&mut stream) {
-            let response = self.answer(request, &stream);
+        let mut holds = false;
+        self.converse(&mut stream, &mut holds);
+        if holds {
+            self.state().job.measured_by = None;
+        }
+    }
+
+    fn converse(&self, stream: &mut UnixStream, holds: &mut bool) {
+        while let Ok(ClientMessage::Request(request)) = read(stream) {
+            *holds |= matches!(request, Request::Trial { .. });
+            let response = self.answer(request, stream);
             let Some(response) = response else { return };
             let counters = matches!(response, Response::Tapped(_));
             let frame = DaemonMessage::Response(response).to_frame().unwrap();
@@ -171,7 +175,7 @@ impl ScriptedPfod {
             if counters {
                 let mut state = self.state();
                 let reading = counter(state.now_ns, 5.0);
-                send_to(&mut stream, 0, &[reading]);
+                send_to(stream, 0, &[reading]);
                 state.taps.push(stream.try_clone().unwrap());
             }
         }
@@ -180,7 +184,6 @@ impl ScriptedPfod {
     /// None if nobody is left to be answered.
     fn answer(&self, request: Request, stream: &UnixStream) -> Option<Response> {
         if matches!(request, Request::Trial { .. }) && self.state().trials == Trials::Stall {
-            self.state().stalled += 1;
             while self.state().trials == Trials::Stall {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -218,13 +221,12 @@ impl ScriptedPfod {
                 }
                 let clock = if let TrialRun::Uniform(mhz) = run { Some(mhz) } else { None };
                 let first_step = state.play(clock, length.steps);
+                state.job.measured_by = Some(MeasuredBy { uid: state.job.uid, pid: None });
                 Response::TrialBegan { first_step, plan: state.job.plan.clone() }
             }
-            Request::TrialsEnd { .. } => Response::TrialsEnded(None),
-            Request::PlanSwap { .. } if state.in_a_swap > 0 => {
-                state.in_a_swap -= 1;
-                let (message, remedy) = ("job j is in a swap", "try again after that step");
-                Response::Refused(Refusal::new(RefusalCode::LimitReached, message, remedy))
+            Request::TrialsEnd { .. } => {
+                state.job.measured_by = None;
+                Response::TrialsEnded(None)
             }
             Request::PlanSwap { target, .. } => {
                 let swapped = state.swap(&target);

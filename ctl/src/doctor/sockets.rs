@@ -156,7 +156,10 @@ fn judge(found: &Found, for_trainers: bool) -> Vec<Finding> {
     if for_trainers && group.members == 0 && *mode == 0o660 && *asker != Asker::Member {
         findings.push(Finding::warning(
             GROUPS,
-            format!("group {} has no members: no user can run jobs with pfo", group.name),
+            format!(
+                "group {} lists no members: only users whose primary group it is can run jobs with pfo",
+                group.name
+            ),
             format!("`usermod -aG {} USER`", group.name),
         ));
     }

@@ -190,7 +190,9 @@ fn of_agent(
         let name = format!("job {} of {}", job.job, user(job.uid));
         let here = status.jobs.iter().find(|here| (&here.job, here.uid) == (&job.job, job.uid));
         let slowed = here.and_then(|here| kept_below(status, here));
-        let drift = job.drift.as_ref().map(drifted);
+        // It may be of the plan before, until the agent's next look.
+        let runs = here.and_then(|here| Some(here.plan.as_ref()?.number));
+        let drift = job.drift.as_ref().filter(|drift| Some(drift.plan) == runs).map(drifted);
         points.extend(drift.map(|drift| match &slowed {
             Some(_) => format!("{name}: {drift}, under these limits"),
             None => format!("{name}: {drift}"),
@@ -285,6 +287,7 @@ mod tests {
     fn a_drift_is_reported_with_its_shares_and_instructions() {
         let (stage, instruction) = (Stage(2), Instruction::Backward);
         let drift = DriftStatus {
+            plan: 1,
             time: 0.12,
             energy: Some(-0.061),
             instructions: vec![DriftedInstruction { stage, instruction, time: 0.3 }],

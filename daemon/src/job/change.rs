@@ -140,14 +140,15 @@ impl Job {
             }
         };
         let mut members = self.members();
-        members.check_free(&self.key.name)?;
+        members.check_free(&self.key.name, at.is_none())?;
         members.plans.check_newest(after)?;
         let swap = self.begin_swap(&mut members, plan, at)?;
+        members.held = None;
         if let Some(plan) = &swap.plan {
             members.plans.unload(plan);
             // A restart ends it, and no rollback leads to it.
             if plan.is_for_measuring() {
-                members.plans.begin_trial();
+                members.plans.begin_trial(None);
             }
         }
         Ok(swap)

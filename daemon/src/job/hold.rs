@@ -1,12 +1,13 @@
-//! A job held for measuring: only the holder changes what it runs. However the hold ends, the job
-//! returns to default clocks at its next step, unless the holder keeps what ran last.
+//! A job held for measuring: only the holder changes what it runs, unless it gives way. However the hold
+//! ends, the job returns to default clocks at its next step, or to the plan that was compared, unless the
+//! holder keeps what ran last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use pfo_policy::{Caller, Permit};
-use pfo_protocol::{PlanStatus, Refusal, RefusalCode};
+use pfo_protocol::{MeasuredBy, PlanStatus, Refusal, RefusalCode};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -32,12 +33,17 @@ impl Hold {
     ///
     /// # Errors
     /// If another holder has it.
-    fn take(jobs: &Arc<Jobs>, job: Arc<Job>, permit: &Permit) -> Result<Self, Refusal> {
-        let (uid, pid) = (permit.uid(), permit.waiting_pid());
-        let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), uid, pid };
+    fn take(
+        jobs: &Arc<Jobs>,
+        job: Arc<Job>,
+        permit: &Permit,
+        gives_way: bool,
+    ) -> Result<Self, Refusal> {
+        let by = MeasuredBy { uid: permit.uid(), pid: permit.waiting_pid() };
+        let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), by, gives_way };
         {
             let mut members = job.members();
-            members.check_free(&job.key.name)?;
+            members.check_free(&job.key.name, true)?;
             members.held = Some(by);
         }
         job.notice_change();
@@ -59,16 +65,6 @@ impl Hold {
     pub(crate) fn by(&self) -> Measurer {
         self.by
     }
-
-    /// Makes the job continue with what the last trial ran. Returns that.
-    ///
-    /// # Errors
-    /// If the last trial ran one clock for everything, which is only for measuring.
-    fn keep_trial(&self) -> Result<Option<PlanStatus>, Refusal> {
-        let plan = self.job.keep_trial(self.by)?;
-        self.jobs.keep(&self.job);
-        Ok(plan)
-    }
 }
 
 impl Drop for Hold {
@@ -76,15 +72,10 @@ impl Drop for Hold {
         let (jobs, job, by) = (Arc::clone(&self.jobs), Arc::clone(&self.job), self.by);
         let caller = self.caller.clone();
         self.runtime.spawn(async move {
-            let changed = loop {
-                match job.release(by) {
-                    Ok(changed) => break changed,
-                    Err(_) => sleep(SWAP_POLL).await,
-                }
-            };
-            if changed {
-                jobs.keep(&job);
+            while job.release(by).is_err() {
+                sleep(SWAP_POLL).await;
             }
+            jobs.keep(&job);
             log(&caller, &job, "no longer holds");
         });
     }
@@ -99,8 +90,13 @@ fn log(user: &Caller, job: &Job, what: &str) {
 }
 
 impl Job {
+    /// Makes the job continue with what the last trial ran. Returns that.
+    ///
+    /// # Errors
+    /// If the hold is over, or the last trial ran one clock for everything, which is only for measuring.
     fn keep_trial(&self, by: Measurer) -> Result<Option<PlanStatus>, Refusal> {
         let mut members = self.members();
+        members.check_held(&self.key.name, by)?;
         if let Some(plan) = members.plans.current()
             && plan.is_for_measuring()
         {
@@ -110,28 +106,30 @@ impl Job {
             return Err(Refusal::new(RefusalCode::NoPlan, message, remedy));
         }
         members.plans.keep_trial();
-        members.held.take_if(|holder| *holder == by);
+        members.held = None;
         let kept = members.plans.current().map(|plan| plan.status());
         drop(members);
         self.notice_change();
         Ok(kept)
     }
 
-    /// Returns the job to default clocks, if a trial has left it at others, and releases it.
-    /// Returns whether anything changed.
-    fn release(&self, by: Measurer) -> Result<bool, Refusal> {
+    /// Returns the job to default clocks, or to the plan that was compared, if a trial has left it at
+    /// others, and releases it.
+    fn release(&self, by: Measurer) -> Result<(), Refusal> {
         let mut members = self.members();
         if members.held != Some(by) {
-            return Ok(false);
+            return Ok(());
         }
-        let change = members.plans.trial().is_some() && members.plans.current().is_some();
-        if change {
-            self.begin_swap(&mut members, None, None)?;
+        // Ranks may have joined since.
+        let plan = members.plans.before_trial().filter(|plan| members.check(plan).is_ok());
+        if members.plans.trial().is_some() && members.plans.current() != plan.as_ref() {
+            self.begin_swap(&mut members, plan, None)?;
         }
+        members.plans.keep_trial();
         members.held = None;
         drop(members);
         self.notice_change();
-        Ok(change)
+        Ok(())
     }
 }
 
@@ -154,10 +152,11 @@ impl Holds {
         jobs: &Arc<Jobs>,
         job: Arc<Job>,
         permit: &Permit,
+        gives_way: bool,
     ) -> Result<&Hold, Refusal> {
         let index = self.index_of(&job).unwrap_or(self.0.len());
         if index == self.0.len() {
-            self.0.push(Hold::take(jobs, job, permit)?);
+            self.0.push(Hold::take(jobs, job, permit, gives_way)?);
         }
         Ok(&self.0[index])
     }
@@ -181,7 +180,9 @@ impl Holds {
             let message = format!("this connection does not hold job {name} for measuring");
             Refusal::new(RefusalCode::UnknownJob, message, "run a trial first")
         })?;
-        let kept = if keep { self.0[index].keep_trial()? } else { None };
+        let Hold { jobs, job, by, .. } = &self.0[index];
+        let kept = if keep { job.keep_trial(*by)? } else { None };
+        jobs.keep(job);
         self.0.swap_remove(index);
         Ok(kept)
     }
@@ -219,7 +220,7 @@ mod tests {
         let plan = job.fit(run, usize::MAX).unwrap();
         let mut members = job.members();
         job.begin_swap(&mut members, plan, None).unwrap();
-        members.plans.begin_trial();
+        members.plans.begin_trial(None);
     }
 
     fn plan() -> TrialRun {
@@ -241,18 +242,19 @@ mod tests {
         let (_directory, jobs, job) = jobs();
         block_on(async {
             let mut holds = Holds::default();
-            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
-            let by = holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap().by();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap();
+            let by = holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap().by();
             assert_eq!(job.members().held, Some(by), "the connection holds it already");
             let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
             assert_eq!(refusal.message, "user 7 (process 3) holds job j for measuring");
             let mut others = Holds::default();
-            let refusal = others.take(&jobs, Arc::clone(&job), &permit(0, false)).unwrap_err();
+            let refusal =
+                others.take(&jobs, Arc::clone(&job), &permit(0, false), false).unwrap_err();
             assert_eq!(refusal.code, RefusalCode::LimitReached);
             assert!(others.is_empty() && !holds.is_empty());
             drop(holds);
             until_free(&job).await;
-            assert!(others.take(&jobs, Arc::clone(&job), &permit(0, false)).is_ok());
+            assert!(others.take(&jobs, Arc::clone(&job), &permit(0, false), false).is_ok());
             let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
             assert!(refusal.message.starts_with("user 0 (pfo-agent) holds"), "{refusal}");
         });
@@ -263,7 +265,7 @@ mod tests {
         let (_directory, jobs, job) = jobs();
         block_on(async {
             let mut holds = Holds::default();
-            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap();
             run(&job, plan());
             drop(holds);
             until_free(&job).await;
@@ -279,7 +281,7 @@ mod tests {
         job.join(rank.clone()).unwrap();
         block_on(async {
             let mut holds = Holds::default();
-            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap();
             run(&job, plan());
             rank.session.progress.begin_step(0);
             drop(holds);
@@ -298,7 +300,7 @@ mod tests {
             let mut holds = Holds::default();
             let unknown = holds.end(&job, true).unwrap_err();
             assert_eq!(unknown.code, RefusalCode::UnknownJob);
-            holds.take(&jobs, Arc::clone(&job), &permit(7, true)).unwrap();
+            holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap();
             run(&job, TrialRun::Uniform(pfo_protocol::Mhz(900)));
             assert!(holds.end(&job, true).unwrap_err().message.contains("only for measuring"));
             assert!(job.members().held.is_some(), "it is held on");

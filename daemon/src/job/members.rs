@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pfo_keeper::GpuFacts;
-use pfo_protocol::{Hello, JobName, Pid, Rank, Refusal, RefusalCode, Uid};
+use pfo_protocol::{Hello, JobName, MeasuredBy, Rank, Refusal, RefusalCode};
 
 use super::does_not_fit;
 use super::job_plan::JobPlan;
@@ -27,10 +27,10 @@ pub(crate) struct Member {
 pub(crate) struct Measurer {
     /// Tells the holds of the daemon apart.
     pub hold: u64,
-    /// The user.
-    pub uid: Uid,
-    /// The process; `None` if no process waits for the result.
-    pub pid: Option<Pid>,
+    /// The user, and the process if one waits for the result.
+    pub by: MeasuredBy,
+    /// Whether it compares in the background: any swap or trial ends the hold.
+    pub gives_way: bool,
 }
 
 /// The ranks of a job, its plans and what was measured. Never held across a call of the driver.
@@ -116,14 +116,24 @@ impl Members {
         Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 
-    /// Checks that the job is not held for measuring.
-    pub(crate) fn check_free(&self, job: &JobName) -> Result<(), Refusal> {
-        let Some(Measurer { uid, pid, .. }) = self.held else { return Ok(()) };
+    /// Checks that the job is not held for measuring, or by a holder that gives way to a change `at_once`.
+    pub(crate) fn check_free(&self, job: &JobName, at_once: bool) -> Result<(), Refusal> {
+        let held = self.held.filter(|holder| !(holder.gives_way && at_once));
+        let Some(Measurer { by: MeasuredBy { uid, pid }, .. }) = held else { return Ok(()) };
         let by = pid.map_or("pfo-agent".to_owned(), |pid| format!("process {pid}"));
-        let remedy = "try again: a guard compares for some steps; `pfoctl profile pause` ends a \
-                      sweep, `pfoctl tune JOB --stop` a tune";
+        let remedy = "`pfoctl profile pause` ends a sweep, `pfoctl tune JOB --stop` a tune; a guard \
+                      compares for some steps, and gives way to a swap without --at-step";
         let message = format!("user {uid} ({by}) holds job {job} for measuring");
         Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+    }
+
+    /// Checks that the holder has the job still.
+    pub(crate) fn check_held(&self, job: &JobName, by: Measurer) -> Result<(), Refusal> {
+        if self.held == Some(by) {
+            return Ok(());
+        }
+        let message = format!("job {job} is not held for measuring any more");
+        Err(Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`, and try again"))
     }
 }
 

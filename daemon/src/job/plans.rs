@@ -23,15 +23,18 @@ pub(crate) struct Plans {
     /// The numbers of earlier swaps, and the labels of their plans.
     former: VecDeque<(u64, Option<PlanStatus>)>,
     made: u32,
-    /// The number of the swap that began a trial; the job runs its plan only until the trials end.
-    trial: Option<u64>,
+    /// If the newest swap began a trial: what the job returns to when the trials end; `Some(None)` is
+    /// default clocks.
+    trial: Option<Option<Arc<JobPlan>>>,
 }
 
 impl Plans {
     /// The plans of a job that an earlier daemon knew; `swaps` are the last ones.
     pub(crate) fn of_earlier_daemon(swaps: VecDeque<Arc<Swap>>) -> Self {
         let numbers = swaps.iter().filter_map(|swap| Some(swap.plan.as_ref()?.number));
-        Self { made: numbers.max().unwrap_or(0), swaps, ..Self::default() }
+        let mut plans = Self { made: numbers.max().unwrap_or(0), ..Self::default() };
+        swaps.into_iter().for_each(|swap| plans.push(swap, false));
+        plans
     }
 
     /// A number for another plan.
@@ -63,7 +66,9 @@ impl Plans {
     /// The plan before the current one; `Some(None)` is default clocks. `None` if there was no swap
     /// yet.
     pub(crate) fn previous(&self) -> Option<Option<Arc<JobPlan>>> {
-        let before = self.swaps.iter().rev().nth(1);
+        let (trial, now) = (self.trial(), self.before_trial());
+        let mut settled = self.swaps.iter().rev().filter(|swap| Some(swap.number) != trial);
+        let before = settled.find(|swap| swap.plan != now);
         (!self.swaps.is_empty()).then(|| before.and_then(|swap| swap.plan.clone()))
     }
 
@@ -90,12 +95,18 @@ impl Plans {
     /// Makes a swap the newest one. With `replaces_newest` no rank has taken the newest one up so
     /// far.
     pub(crate) fn push(&mut self, swap: Arc<Swap>, replaces_newest: bool) {
+        let (number, trial) = (self.newest_number(), self.trial.take());
         if replaces_newest {
             self.swaps.pop_back();
+        } else {
+            // A rollback leads to what ran before the trials, and to another plan.
+            self.forget_newest_if(|_| trial.is_some());
         }
-        // A rollback leads to what ran before the trials, and to another plan.
-        let trial = self.trial.take();
-        self.forget_newest_if(|newest| Some(newest.number) == trial);
+        if let Some(before @ Some(_)) = trial
+            && self.current() != before.as_ref()
+        {
+            self.swaps.push_back(Arc::new(Swap::decided(number, before, 0, Vec::new())));
+        }
         self.forget_newest_if(|newest| newest.plan == swap.plan);
         self.swaps.push_back(swap);
         if self.swaps.len() > KEPT_SWAPS
@@ -137,14 +148,19 @@ impl Plans {
         known.or_else(|| (number == 0).then_some(None))
     }
 
-    /// Marks that the newest swap began a trial.
-    pub(crate) fn begin_trial(&mut self) {
-        self.trial = self.swaps.back().map(|swap| swap.number);
+    /// Marks that the newest swap began a trial, after which the job returns to what it ran `before`.
+    pub(crate) fn begin_trial(&mut self, before: Option<Arc<JobPlan>>) {
+        self.trial = Some(before);
     }
 
     /// The number of the swap that began a trial.
     pub(crate) fn trial(&self) -> Option<u64> {
-        self.trial
+        self.trial.as_ref().map(|_| self.newest_number())
+    }
+
+    /// What the job returns to after a trial, or runs if there is none.
+    pub(crate) fn before_trial(&self) -> Option<Arc<JobPlan>> {
+        self.trial.as_ref().map_or(self.current(), Option::as_ref).cloned()
     }
 
     /// Makes what the last trial ran what the job runs from now on.
@@ -228,7 +244,7 @@ mod tests {
         let mut plans = after(1..=1);
         for number in 2..=4 {
             plans.push(swap(number), false);
-            plans.begin_trial();
+            plans.begin_trial(None);
         }
         assert_eq!(plans.trial(), Some(4));
         plans.push(swap(5), false);
@@ -241,10 +257,37 @@ mod tests {
     fn a_trial_that_is_kept_is_what_a_rollback_leads_to() {
         let mut plans = after(1..=1);
         plans.push(swap(2), false);
-        plans.begin_trial();
+        plans.begin_trial(None);
         plans.keep_trial();
         plans.push(swap(3), false);
         assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(2));
+    }
+
+    #[test]
+    fn in_a_comparison_a_rollback_leads_to_what_ran_before_the_compared_plan() {
+        // The plan itself, and then default clocks, are turns of the comparison.
+        let mut plans = after(1..=2);
+        plans.push(again(3, 2), false);
+        plans.begin_trial(Some(plan(2)));
+        let previous = |plans: &Plans| plans.previous().flatten().map(|plan| plan.number);
+        assert_eq!(previous(&plans), Some(1));
+        plans.push(Arc::new(Swap::decided(4, None, 0, Vec::new())), false);
+        plans.begin_trial(Some(plan(2)));
+        assert_eq!(previous(&plans), Some(1));
+        assert_eq!(plans.before_trial(), Some(plan(2)));
+        // A user changes to default clocks, and back.
+        plans.push(Arc::new(Swap::decided(5, None, 0, Vec::new())), false);
+        assert_eq!(previous(&plans), Some(2));
+    }
+
+    #[test]
+    fn a_job_whose_first_plan_is_compared_goes_back_to_default_clocks_and_to_the_plan() {
+        let mut plans = after(1..=1);
+        plans.push(again(2, 1), false);
+        plans.begin_trial(Some(plan(1)));
+        assert_eq!(plans.previous(), Some(None));
+        plans.push(Arc::new(Swap::decided(3, None, 0, Vec::new())), false);
+        assert_eq!(plans.previous().flatten(), Some(plan(1)));
     }
 
     /// A swap to the plan of another swap, as a guard goes back to it after a comparison.
@@ -258,7 +301,7 @@ mod tests {
         let mut plans = after(1..=2);
         for turn in 0..3 {
             plans.push(Arc::new(Swap::decided(10 + 2 * turn, None, 0, Vec::new())), false);
-            plans.begin_trial();
+            plans.begin_trial(None);
             plans.push(again(11 + 2 * turn as u32, 2), false);
             assert_eq!(plans.current().map(|plan| plan.number), Some(11 + 2 * turn as u32));
             assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(1), "{turn}");

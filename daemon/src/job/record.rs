@@ -73,17 +73,20 @@ impl JobRecord {
         let members = job.members();
         let left = members.empty_since().map(|since| since.elapsed());
         let left = left.or_else(|| ending.then_some(Duration::ZERO));
-        let (swaps, trial): (Vec<_>, _) =
-            (members.plans.swaps().cloned().collect(), members.plans.trial());
+        let swaps: Vec<_> = members.plans.swaps().cloned().collect();
+        let (trial, before) = (members.plans.trial(), members.plans.before_trial());
         drop(members);
-        // Measuring does not continue: the next daemon brings a job in a trial to default clocks.
-        let stays = |swap: &Swap| trial != Some(swap.number);
+        // Measuring does not continue: the next daemon brings a job in a trial to what it ran before.
+        let record = |swap: &Arc<Swap>| {
+            let plan = if trial == Some(swap.number) { &before } else { &swap.plan };
+            SwapRecord::of(swap, plan.as_deref())
+        };
         (!swaps.is_empty()).then(|| Self {
             uid: job.key.uid,
             job: job.key.name.clone(),
             pp_degree: job.pp_degree,
             left_ns: left.map(|left| now_ns().saturating_sub(left.as_nanos() as u64)),
-            swaps: swaps.iter().map(|swap| SwapRecord::of(swap, stays(swap))).collect(),
+            swaps: swaps.iter().map(record).collect(),
         })
     }
 
@@ -117,13 +120,13 @@ impl JobRecord {
 }
 
 impl SwapRecord {
-    fn of(swap: &Swap, with_plan: bool) -> Self {
+    fn of(swap: &Swap, plan: Option<&JobPlan>) -> Self {
         Self {
             number: swap.number,
             step: swap.step(),
             // Ranks that left before its step have not changed.
             complete: swap.is_complete() && !swap.is_to_come(1),
-            plan: swap.plan.as_deref().filter(|_| with_plan).map(PlanRecord::of),
+            plan: plan.map(PlanRecord::of),
         }
     }
 }
@@ -266,7 +269,7 @@ mod tests {
     #[test]
     fn a_job_in_a_trial_comes_back_at_default_clocks() {
         let job = job_after(&[(600, 0), (1200, 5)]);
-        job.members().plans.begin_trial();
+        job.members().plans.begin_trial(None);
         let record = through_json(&JobRecord::of(&job, false).unwrap());
         let again = record.restore(&[]);
         assert!(again.members().plans.current().is_none());

@@ -70,10 +70,10 @@ async fn run(
     request: Request,
 ) -> Result<Answer, Refusal> {
     let response = match request {
-        Request::Trial { job, run, length } => {
+        Request::Trial { job, run, length, after } => {
             let job = node.jobs.select_whole(&permit, &job)?;
-            let hold = holds.take(&node.jobs, job, &permit)?;
-            trials::begin(&node.jobs, hold, run, length).await?
+            let hold = holds.take(&node.jobs, job, &permit, after.is_some())?;
+            trials::begin(&node.jobs, hold, run, (length, after)).await?
         }
         Request::TrialsEnd { job, keep } => {
             let job = node.jobs.select(&permit, &job)?;

@@ -63,7 +63,7 @@ pub(super) async fn swap(
     (mut target, at, after): (SwapTarget, Option<u64>, Option<u64>),
     wait: bool,
 ) -> Result<Response, Refusal> {
-    while wait && !job.knows_steps() {
+    while wait && (!job.knows_steps() || job.members().plans.half_done().is_some()) {
         // A table that waits counts towards the plans of its user.
         if let SwapTarget::Table { label, table } = target {
             let (node, job) = (Arc::clone(node), Arc::clone(&job));

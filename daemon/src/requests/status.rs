@@ -7,13 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use pfo_keeper::{Entry, Gpu, Reading, only_observes};
 use pfo_policy::Permit;
 use pfo_protocol::{
-    DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, RankWindow, Status,
-    Window,
+    DaemonStatus, GpuStatus, JobStatus, Mhz, Pid, Rank, RankStatus, RankWindow, Status, Window,
 };
 use pfo_service::now_ns;
 
 use super::reload::config_status;
-use crate::job::{Job, Measurer, Member, Members};
+use crate::job::{Job, Member, Members};
 use crate::lease::RankWindows;
 use crate::node::Node;
 
@@ -102,7 +101,7 @@ fn job_status(job: &Job) -> JobStatus {
         pp_degree: job.pp_degree,
         plan: members.plans.current().map(|plan| plan.status()),
         loaded: members.plans.loaded().map(|plan| plan.status()),
-        measured_by: members.held.map(|Measurer { uid, pid, .. }| MeasuredBy { uid, pid }),
+        measured_by: members.held.map(|holder| holder.by),
         swap_at_step: members.plans.under_way().map(|swap| swap.step()),
         measured_for_s: members.past.measured_for().as_secs_f64(),
         energy_j: energies_j.chain([members.past.energy_j()]).sum(),

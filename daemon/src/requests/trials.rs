@@ -13,7 +13,7 @@ use crate::host::journal;
 use crate::job::{Hold, Job, Jobs, Measurer};
 
 /// Begins a trial on a job that is held for it. The job continues to run what it runs until its hold
-/// ends.
+/// ends. If `after` is given, that still has to be the newest swap.
 ///
 /// # Errors
 /// If the job has no rank here, does not run that, or is not held any more.
@@ -21,7 +21,7 @@ pub(super) async fn begin(
     jobs: &Arc<Jobs>,
     hold: &Hold,
     run: TrialRun,
-    length: TrialLength,
+    (length, after): (TrialLength, Option<u64>),
 ) -> Result<Response, Refusal> {
     // Such as the return from an earlier trial to default clocks.
     while hold.job().members().plans.half_done().is_some() {
@@ -29,7 +29,7 @@ pub(super) async fn begin(
     }
     let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(hold.job()), hold.by());
     let user = hold.caller().clone();
-    blocking(move || set_off(&jobs, &job, (by, &user), run, length)).await?
+    blocking(move || set_off(&jobs, &job, (by, &user), run, (length, after))).await?
 }
 
 fn set_off(
@@ -37,19 +37,20 @@ fn set_off(
     job: &Arc<Job>,
     (by, user): (Measurer, &Caller),
     run: TrialRun,
-    TrialLength { settling_steps, steps }: TrialLength,
+    (TrialLength { settling_steps, steps }, after): (TrialLength, Option<u64>),
 ) -> Result<Response, Refusal> {
     let plan = job.fit(run, jobs.room_for_plans(job.key.uid))?;
     let mut members = job.members();
     // The hold may have ended since; then no code would return the job to default clocks.
-    if members.held != Some(by) {
-        return Err(disturbed(job, "is not held for measuring any more"));
-    }
+    members.check_held(&job.key.name, by)?;
     if members.is_empty() {
-        return Err(disturbed(job, "has no rank on this node"));
+        let message = format!("job {} has no rank on this node", job.key.name);
+        return Err(Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`"));
     }
+    members.plans.check_newest(after)?;
+    let before = by.gives_way.then(|| members.plans.before_trial()).flatten();
     let swap = job.begin_swap(&mut members, plan, None)?;
-    members.plans.begin_trial();
+    members.plans.begin_trial(before);
     let first_step = swap.step().saturating_add(settling_steps.into());
     for rank in members.ranks() {
         rank.session.progress.tap.put(|| Some(TapRecord::TrialBegan { first_step, steps }));
@@ -65,9 +66,4 @@ fn set_off(
         job.key.name, swap.step()
     );
     Ok(Response::TrialBegan { first_step, plan: swap.plan.as_ref().map(|plan| plan.status()) })
-}
-
-fn disturbed(job: &Job, what: &str) -> Refusal {
-    let message = format!("job {} {what}", job.key.name);
-    Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`, and try again")
 }

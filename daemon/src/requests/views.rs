@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pfo_policy::Permit;
-use pfo_protocol::{JobView, MeasuredBy, MeterStatus, RankView};
+use pfo_protocol::{JobView, MeterStatus, RankView};
 
-use crate::job::{Job, Jobs, Measurer, Member};
+use crate::job::{Job, Jobs, Member};
 use crate::measure::Meters;
 
 /// Every job that the permit lets its caller see.
@@ -22,7 +22,7 @@ fn view(job: &Job, meters: &Meters) -> JobView {
         pp_degree: job.pp_degree,
         plan: members.plans.current().map(|plan| plan.status()),
         swap: members.plans.newest_number(),
-        measured_by: members.held.map(|Measurer { uid, pid, .. }| MeasuredBy { uid, pid }),
+        measured_by: members.held.map(|holder| holder.by),
         ranks: members.ranks().map(rank).collect(),
     }
 }

@@ -354,7 +354,9 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
             let settling_steps = 1 + u64::from(input.below(4));
             let (settling_steps, steps) = (input.mostly(settling_steps), input.mostly(1));
             let (settling_steps, steps) = (settling_steps as u32, steps as u32);
-            Request::Trial { job, run, length: TrialLength { settling_steps, steps } }
+            let length = TrialLength { settling_steps, steps };
+            let after = input.once_in(3).then(|| input.mostly(1));
+            Request::Trial { job, run, length, after }
         }
         19..22 => Request::TrialsEnd { job, keep: input.once_in(2) },
         22 | 23 => Request::Tap { job, counters: !input.once_in(3) },

@@ -97,6 +97,8 @@ pub struct FrontierStatus {
 /// How far what a job measures is from what its plan predicts. Shares are of what was predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriftStatus {
+    /// The number of the plan.
+    pub plan: u32,
     /// By which share steps take longer, negative if they take less.
     pub time: f64,
     /// By which share they take more energy, negative if they take less; none if not every stage is

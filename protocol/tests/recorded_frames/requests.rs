@@ -193,7 +193,7 @@ fn measuring() -> Vec<Recorded> {
         request(
             "trial-uniform",
             "measure 20 steps at 1110 MHz after 2 settling steps",
-            Request::Trial { job: job(), run: TrialRun::Uniform(Mhz(1110)), length },
+            Request::Trial { job: job(), run: TrialRun::Uniform(Mhz(1110)), length, after: None },
         ),
         request(
             "trial-plan",
@@ -202,6 +202,7 @@ fn measuring() -> Vec<Recorded> {
                 job: job(),
                 run: TrialRun::Plan { label: label(), table: table() },
                 length,
+                after: Some(3),
             },
         ),
         request(

@@ -1,5 +1,6 @@
 """The daemons, asked from Python: what they measured, and what a job is to run."""
 
+import dataclasses
 import json
 import re
 import socket
@@ -112,7 +113,11 @@ def test_a_job_that_is_not_there_has_no_power_of_waiting(node):
         (lambda node: node.swap("job", None, uid=2**32), "uid is 4294967296; it must be .* to 4294967295"),
         (lambda node: node.sweep("job", steps=0), "the number of measured steps is 0; it must be 1 to 10000"),
         (lambda node: node.sweep("job", steps=-1), "steps is -1; it must be a whole number from 0 to 4294967295"),
-        (lambda node: node.sweep("job", max_slowdown=float("nan")), "max_slowdown is nan; it must be a share.*"),
+        (lambda node: node.sweep("job", max_slowdown=float("nan")), "max_slowdown is nan; it must be a number.*"),
+        (lambda node: node.guard("job", float("nan")), "max_slowdown is nan; .* from 0 on, such as 0.01 for 1 %"),
+        (lambda node: node.guard("job", "1%"), "max_slowdown is '1%'; it must be a number.*"),
+        (lambda node: node.guard("job", -0.01), "max_slowdown is -0.01; it must be a number from 0 on.*"),
+        (lambda node: node.straggler("job", 0.9), "slowdown is 0.9; it must be a number from 1 on, such as 1.2"),
     ],
 )
 def test_an_argument_that_no_request_can_have_is_named_and_nothing_else(tmp_path, ask, said):
@@ -250,6 +255,14 @@ def looked(*windows, ranks=(rank(),), pid=1, uptime_s=100.0):
     """What pfod says of the job at one look."""
     daemon = DaemonStatus("0", pid, uptime_s, None, None, 1, False)
     return Status(daemon, [], [JobStatus("job", 0, 1, None, None, None, None, list(windows), list(ranks))])
+
+
+def test_a_name_that_several_users_gave_their_jobs_is_none_of_them():
+    status = looked()
+    status.jobs.append(dataclasses.replace(status.jobs[0], uid=1000))
+    assert [status.job("job", uid).uid for uid in (0, 1000)] == [0, 1000]
+    with pytest.raises(KeyError, match="users \\[0, 1000\\] have a job 'job'; name one of them with uid"):
+        status.job("job")
 
 
 class Scripted:

@@ -88,7 +88,7 @@ pub(super) fn measure(target: &Target) -> io::Result<()> {
     };
     let steps = fastrand::choice([1, 5, 50_000]).unwrap_or(1);
     let length = TrialLength { settling_steps: 1, steps };
-    let trial = Request::Trial { job: job.clone(), run, length };
+    let trial = Request::Trial { job: job.clone(), run, length, after: None };
     control.write_all(&frame(&ClientMessage::Request(trial))?)?;
     let mut sequence = 0;
     for step in 0..20 {
@@ -128,7 +128,7 @@ pub(super) fn administer(target: &Target) -> io::Result<()> {
         swap(victim.clone()),
         swap(by_name()),
         Request::PlanRead(victim.clone()),
-        Request::Trial { job: victim.clone(), run, length },
+        Request::Trial { job: victim.clone(), run, length, after: None },
         Request::TrialsEnd { job: victim.clone(), keep: false },
         Request::OnBehalf { uid: Uid(0), pid: None, administrator: true },
         Request::WatchJobs,

@@ -151,7 +151,7 @@ fn plans_trials_and_taps_take_what_pfod_expects_and_it_gives_it_back() {
     let trials = keep(&node, pfod, ("trials", 4, 1280 * KIB), |number| {
         let (run, length) = (TrialRun::DefaultClocks, after_settling(50_000));
         let mut control = node.control();
-        let trial = Request::Trial { job: job(&job_name(number)), run, length };
+        let trial = Request::Trial { job: job(&job_name(number)), run, length, after: None };
         control.say(&ClientMessage::Request(trial));
         control
     });

@@ -104,7 +104,8 @@ fn window<'a>(job: &Job<'a>) -> Option<&'a Window> {
 }
 
 fn drift<'a>(job: &Job<'a>) -> Option<&'a DriftStatus> {
-    job.watched?.drift.as_ref()
+    let runs = job.status.plan.as_ref()?.number;
+    job.watched?.drift.as_ref().filter(|drift| drift.plan == runs)
 }
 
 fn guard<'a>(job: &Job<'a>) -> Option<&'a GuardStatus> {

@@ -147,7 +147,8 @@ fn everything() -> Known {
     }
     (all_of_one.uid, all_of_one.job, all_of_one.slow[0].rank) = key;
     all_of_one.frontier.as_mut().unwrap().straggler = Some(1.2);
-    all_of_one.drift.as_mut().unwrap().energy = Some(-0.07);
+    let drift = all_of_one.drift.as_mut().unwrap();
+    (drift.energy, drift.plan) = (Some(-0.07), job.plan.as_ref().unwrap().number);
     all_of_one.fleet.as_mut().unwrap().store_away_s = Some(7.0);
     let slowdown = Some(0.004);
     all_of_one.guard = Some(GuardStatus { max_slowdown: 0.01, slowdown, ..GuardStatus::default() });

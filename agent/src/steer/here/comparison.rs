@@ -8,8 +8,9 @@ use crate::pfod::{Resting, unexpected};
 use crate::record;
 use crate::steer::here::{Here, changed};
 use crate::steer::{ComparedTurn, Comparison, Doing, SteerError, no_table, owner};
+use crate::straggler::Labelled;
 
-/// A comparison under way. What it has not ended is ended by the next look at the job.
+/// A comparison under way. `pfod` ends what it has not ended: the job runs its plan again.
 #[derive(Debug)]
 pub(super) struct ComparisonHere {
     here: Here,
@@ -17,11 +18,14 @@ pub(super) struct ComparisonHere {
     begun: Option<Begun>,
 }
 
-/// What holds the job.
+/// What holds the job, and the plan that is compared.
 #[derive(Debug)]
 struct Begun {
     connection: Resting,
     changing: OwnedMutexGuard<()>,
+    plan: Labelled,
+    /// The newest swap before the first turn.
+    after: Option<u64>,
 }
 
 impl ComparisonHere {
@@ -29,43 +33,33 @@ impl ComparisonHere {
         Self { here, number, begun: None }
     }
 
-    /// Notes on disk what the job runs, and holds it.
+    /// Notes on disk that the job is compared.
     async fn begin(&self) -> Result<Begun, SteerError> {
-        let changing = self.here.changing(self.number).await?;
+        let (changing, swap) = self.here.changing(self.number).await?;
         let run = self.here.standing.state().record.run.clone();
         let Some(plan) = self.here.plan(&run).await? else { return Err(no_table().into()) };
         self.here.standing.state().record.comparing = true;
-        self.here.standing.keep_plan(&run, plan);
         self.here.keep().await?;
-        // A user may have swapped while that was written.
-        let plan = self.here.view().await?.plan.map(|plan| plan.number);
-        let is_changed = {
-            let mut state = self.here.standing.state();
-            state.record.comparing = plan == state.record.plan;
-            !state.record.comparing
-        };
-        if is_changed {
-            return Err(changed(&self.here.key));
-        }
         let connection = self.here.steering.pfod.on_behalf(owner(&self.here.key)).await?;
-        Ok(Begun { connection: Resting::begin(connection), changing })
+        Ok(Begun { connection: Resting::begin(connection), changing, plan, after: Some(swap) })
     }
 
     async fn measure(&mut self, run: Run, length: TrialLength) -> Result<ComparedTurn, SteerError> {
-        let Begun { connection, changing } = match self.begun.take() {
+        let Begun { connection, changing, plan, after } = match self.begun.take() {
             Some(begun) => begun,
             None => self.begin().await?,
         };
         let mut connection = connection.end().await?;
-        let setting = match self.here.plan(&run).await? {
-            Some(plan) => TrialRun::Plan { label: plan.label, table: plan.table },
-            None => TrialRun::DefaultClocks,
+        let setting = match run {
+            Run::Plan(_) => TrialRun::Plan { label: plan.label.clone(), table: plan.table.clone() },
+            _ => TrialRun::DefaultClocks,
         };
-        let order = record::Order { run: setting, length, room: None };
+        let order = record::Order { run: setting, length, room: None, after };
         let pfod = &self.here.steering.pfod;
         let (recorded, _) = record::run(pfod, &mut connection, &self.here.key, order).await?;
         let trial = recorded.trial;
-        self.begun = Some(Begun { connection: Resting::begin(connection), changing });
+        let connection = Resting::begin(connection);
+        self.begun = Some(Begun { connection, changing, plan, after: None });
         let step = trial.first_step.saturating_sub(length.settling_steps.into());
         Ok(ComparedTurn { step, trial })
     }
@@ -101,7 +95,11 @@ impl ComparisonHere {
             return Ok(());
         }
         let by = owner(&self.here.key);
-        self.here.swap_to(by, (run, standing), false).await.map(drop)
+        let view = self.here.view().await?;
+        if view.plan.as_ref().map(|plan| plan.number) != self.here.standing.state().record.plan {
+            return Err(changed(&self.here.key));
+        }
+        self.here.swap_to(by, (run, standing), view.swap, false).await.map(drop)
     }
 }
 

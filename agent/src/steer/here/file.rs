@@ -28,7 +28,7 @@ pub(super) struct StandingRecord {
     pub(super) standing: Standing,
     /// What `pfod` is requested to change to, until it is known whether it has.
     pub(super) next: Option<NextStanding>,
-    /// Whether the plan is being compared with default clocks, at which the job may be now.
+    /// Whether the plan is being compared with default clocks.
     pub(super) comparing: bool,
     /// The plans that the job may have to run again.
     pub(super) plans: Vec<(Run, Labelled)>,
@@ -64,13 +64,12 @@ impl StandingRecord {
 
     /// Drops the plans that the job will not run again.
     pub(super) fn drop_plans(&mut self) {
-        let Self { run, standing, next, comparing, plans, .. } = self;
+        let Self { standing, next, plans, .. } = self;
         let before = standing.straggler.as_ref().map(|answered| &answered.before);
-        let compared = Some(&*run).filter(|_| *comparing);
         let next = next.as_ref();
         let next_before = next.and_then(|next| next.standing.straggler.as_ref());
         let next_before = next_before.map(|answered| &answered.before);
-        let needed = [before, compared, next.map(|next| &next.run), next_before];
+        let needed = [before, next.map(|next| &next.run), next_before];
         plans.retain(|(run, _)| needed.contains(&Some(run)));
     }
 }

@@ -34,7 +34,7 @@ impl HoldHere {
         } else {
             None
         };
-        let order = Order { run: setting, length, room };
+        let order = Order { run: setting, length, room, after: None };
         let measured = record::run(pfod, &mut connection, &JobKey::of(&self.job), order).await;
         let stays = match &measured {
             Ok(_) => true,

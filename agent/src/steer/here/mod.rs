@@ -23,7 +23,7 @@ use crate::steer::here::hold::HoldHere;
 use crate::steer::here::standing::{JobStanding, State};
 use crate::steer::{
     Change, Comparison, Doing, Hold, Stands, Steer, SteerError, Steering, SwapRequest, Swapped,
-    WholeJob, allow_slowdown, next_step, owner,
+    WholeJob, allow_slowdown, next_step,
 };
 use crate::straggler::{Labelled, SlowStages};
 
@@ -72,13 +72,13 @@ impl Here {
     async fn request_swap(
         &self,
         by: Asker,
-        (target, at_step): (SwapTarget, Option<u64>),
+        (target, at_step, after): (SwapTarget, Option<u64>, Option<u64>),
         wait: bool,
     ) -> Result<pfo_protocol::Swapped, SteerError> {
         lock(&self.fresh).take();
         let mut connection = self.steering.pfod.on_behalf(by).await?;
         let job = self.key.selector();
-        let request = Request::PlanSwap { job, target, at_step, after: None, wait };
+        let request = Request::PlanSwap { job, target, at_step, after, wait };
         let answer = if wait {
             connection.ask_patiently(request).await?
         } else {
@@ -102,14 +102,15 @@ impl Here {
         plan.map(Some).ok_or_else(|| changed(&self.key))
     }
 
-    /// The right to change what the job runs, as long as nothing else has.
-    async fn changing(&self, number: u64) -> Result<OwnedMutexGuard<()>, SteerError> {
+    /// The right to change what the job runs, as long as nothing else has; and its newest swap.
+    async fn changing(&self, number: u64) -> Result<(OwnedMutexGuard<()>, u64), SteerError> {
         let changing = Arc::clone(&self.standing.changing).lock_owned().await;
-        self.bring_up_to_date(&self.view().await?).await?;
+        let view = self.view().await?;
+        self.bring_up_to_date(&view).await?;
         if self.standing.state().record.number != number {
             return Err(changed(&self.key));
         }
-        Ok(changing)
+        Ok((changing, view.swap))
     }
 
     async fn stands_now(&self) -> Result<Stands, SteerError> {
@@ -133,8 +134,8 @@ impl Here {
             let swapped = pfo_protocol::Swapped { plan: view.plan, step, ranks, changed: ranks };
             return Ok(Swapped::Here(swapped));
         }
-        let _changing = self.changing(after).await?;
-        self.swap_to(by, (run, standing), wait).await
+        let (_changing, swap) = self.changing(after).await?;
+        self.swap_to(by, (run, standing), swap, wait).await
     }
 
     /// Takes note of what stands beside the plan from now on. False if the job has to change its plan,
@@ -162,6 +163,7 @@ impl Here {
         &self,
         by: Asker,
         (run, standing): (Run, Standing),
+        after: u64,
         wait: bool,
     ) -> Result<Swapped, SteerError> {
         let target = match self.plan(&run).await? {
@@ -177,7 +179,7 @@ impl Here {
         let next = NextStanding { run, standing };
         self.standing.state().record.next = Some(next.clone());
         self.keep().await?;
-        let swapped = self.request_swap(by, (target, None), wait).await;
+        let swapped = self.request_swap(by, (target, None, Some(after)), wait).await;
         match &swapped {
             Ok(swapped) => {
                 let plan = swapped.plan.as_ref().map(|plan| plan.number);
@@ -197,7 +199,7 @@ impl Here {
         }
         let record = self.standing.state().record.clone();
         if record.comparing {
-            return self.break_off(view, record).await;
+            return self.break_off().await;
         }
         let plan = view.plan.as_ref();
         let number = plan.map(|plan| plan.number);
@@ -227,28 +229,12 @@ impl Here {
         })
     }
 
-    /// Lets the job run its plan again after a comparison that came to nothing, unless somebody has
-    /// decided otherwise since.
-    async fn break_off(&self, view: &JobView, record: StandingRecord) -> Result<(), SteerError> {
-        let plan = self.standing.kept_plan(&record.run).filter(|_| view.plan.is_none());
-        let mut swapped = None;
-        if let Some(Labelled { label, table }) = plan {
-            let target = (SwapTarget::Table { label, table }, None);
-            match self.request_swap(owner(&self.key), target, false).await {
-                Ok(done) => swapped = done.plan.map(|plan| plan.number),
-                // Such as a swap that the trial had begun, which is over after a step: the next look asks again.
-                Err(error) if error.is_temporary() => return Err(error),
-                Err(_) => {}
-            }
-        }
+    /// A comparison came to nothing; it is paid for, too.
+    async fn break_off(&self) -> Result<(), SteerError> {
         {
-            let mut state = self.standing.state();
-            let StandingRecord { standing, comparing, plan, .. } = &mut state.record;
-            // It is paid for, too.
+            let StandingRecord { standing, comparing, .. } = &mut self.standing.state().record;
             standing.guard = standing.guard.take().map(|guard| guard.after(SPENT, None));
             *comparing = false;
-            // Otherwise the next look shows what it runs.
-            *plan = swapped.or(*plan);
         }
         self.standings().keep_if_possible(&self.key, &self.standing).await;
         Ok(())
@@ -311,7 +297,7 @@ impl Steer for Here {
     fn swap(&self, request: SwapRequest) -> Doing<'_, Swapped> {
         let SwapRequest { by, target, at_step, max_slowdown, wait } = request;
         Box::pin(async move {
-            let swapped = self.request_swap(by, (target, at_step), wait).await?;
+            let swapped = self.request_swap(by, (target, at_step, None), wait).await?;
             if let Some(most) = max_slowdown {
                 allow_slowdown(self, by, Some(most)).await?;
             }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import threading
@@ -238,10 +237,10 @@ class Node:
             "settling_steps": requests.whole("settling_steps", settling_steps),
             "stride_mhz": requests.whole("stride_mhz", stride_mhz),
             "min_mhz": requests.whole("min_mhz", min_mhz),
-            "max_slowdown": max_slowdown,
+            "max_slowdown": None,
         }
-        if max_slowdown is not None and not math.isfinite(max_slowdown):
-            raise NodeError(f"max_slowdown is {max_slowdown}; it must be a share, such as 0.1")
+        if max_slowdown is not None:
+            settings["max_slowdown"] = requests.number("max_slowdown", max_slowdown, 0, "0.1")
         order = {"job": requests.selector(job, uid), "model": model, "settings": settings, "reuse": reuse}
         swept = self._agent({"SweepAttend": order}, wait=True)
         if "Reused" in swept:
@@ -338,6 +337,8 @@ class Node:
             max_slowdown: The share by which a step may take longer; None ends the guard.
             uid: Whose job; else the caller's own.
         """
+        if max_slowdown is not None:
+            max_slowdown = requests.number("max_slowdown", max_slowdown, 0, "0.01 for 1 %")
         self._agent({"Guard": {"job": requests.selector(job, uid), "max_slowdown": max_slowdown}})
 
     def load_frontier(
@@ -362,6 +363,8 @@ class Node:
         Raises:
             NodeError: The daemon refuses, as without a frontier of the job.
         """
+        if slowdown is not None:
+            slowdown = requests.number("slowdown", slowdown, 1, "1.2")
         request = {"job": requests.selector(job, uid), "slowdown": slowdown, "wait": wait}
         return _swapped(self._agent({"Straggler": request}, wait)["Swapped"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -39,6 +40,13 @@ def whole(name: str, number: int, bits: int = 32) -> int:
     if not 0 <= whole < 1 << bits:
         raise NodeError(f"{name} is {whole}; it must be a whole number from 0 to {(1 << bits) - 1}")
     return whole
+
+
+def number(name: str, number: float, least: float, example: str) -> float:
+    """The number, which is finite and at least so large."""
+    if isinstance(number, (str, bytes)) or not least <= number < math.inf:
+        raise NodeError(f"{name} is {number!r}; it must be a number from {least:g} on, such as {example}")
+    return float(number)
 
 
 def table(plan: Union[Plan, PathLike], label: Optional[str]) -> dict[str, object]:

@@ -170,12 +170,14 @@ class Status:
         """The job of a name, and of a user if several have one.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is none, or several users have one and none is named.
         """
-        for found in self.jobs:
-            if found.job == name and uid in (None, found.uid):
-                return found
-        raise KeyError(f"no job {name!r} on this node; there are {[job.job for job in self.jobs]}")
+        found = [job for job in self.jobs if job.job == name and uid in (None, job.uid)]
+        if not found:
+            raise KeyError(f"no job {name!r} on this node; there are {[job.job for job in self.jobs]}")
+        if len(found) > 1:
+            raise KeyError(f"users {[job.uid for job in found]} have a job {name!r}; name one of them with uid")
+        return found[0]
 
 
 def _newest(job: JobStatus) -> tuple[Optional[str], Optional[str]]:

@@ -249,6 +249,26 @@ fn a_job_returns_to_what_it_ran_before_a_straggler_though_the_agent_was_killed()
 }
 
 #[test]
+fn a_straggler_that_a_user_reports_waits_for_no_comparison() {
+    let (agent, pfod) = Agent::start();
+    agent.ask(load(frontier())).unwrap();
+    agent.ask(straggler(Some(1.0))).unwrap();
+    pfod.state().trials = Trials::Stall;
+    agent.ask(AgentRequest::Guard { job: selector(None), max_slowdown: Some(2.0) }).unwrap();
+    // The rank has come to the step at which the plan began.
+    {
+        let mut state = pfod.state();
+        (state.job.ranks[0].swap, state.job.ranks[0].step) = (state.job.swap, Some(20));
+    }
+    pfod.notify();
+    wait_until("the plan is compared", || pfod.state().stalled == 1);
+    agent.ask(straggler(Some(1.5))).unwrap();
+    let labels: Vec<_> = pfod.state().swaps.iter().map(label).collect();
+    assert_eq!(labels, ["f at 1x", "f at 1.5x"]);
+    pfod.state().trials = Trials::Succeed;
+}
+
+#[test]
 fn a_swap_that_somebody_else_makes_ends_a_straggler() {
     let (agent, pfod) = Agent::start();
     agent.ask(load(frontier())).unwrap();

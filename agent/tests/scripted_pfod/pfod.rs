@@ -41,6 +41,8 @@ pub(crate) struct State {
     /// The clocks of the trials that were measured; none at default clocks.
     pub(crate) measured: Vec<Option<Mhz>>,
     pub(crate) swaps: Vec<SwapTarget>,
+    /// Trials that stalled.
+    pub(crate) stalled: u32,
     streams: Vec<UnixStream>,
     taps: Vec<UnixStream>,
     watchers: Vec<UnixStream>,
@@ -101,6 +103,7 @@ impl ScriptedPfod {
             asked_for: Vec::new(),
             measured: Vec::new(),
             swaps: Vec::new(),
+            stalled: 0,
             streams: Vec::new(),
             taps: Vec::new(),
             watchers: Vec::new(),
@@ -184,6 +187,7 @@ impl ScriptedPfod {
     /// None if nobody is left to be answered.
     fn answer(&self, request: Request, stream: &UnixStream) -> Option<Response> {
         if matches!(request, Request::Trial { .. }) && self.state().trials == Trials::Stall {
+            self.state().stalled += 1;
             while self.state().trials == Trials::Stall {
                 thread::sleep(Duration::from_millis(5));
             }

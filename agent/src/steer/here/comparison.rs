@@ -56,7 +56,10 @@ impl ComparisonHere {
         };
         let order = record::Order { run: setting, length, room: None, after };
         let pfod = &self.here.steering.pfod;
-        let (recorded, _) = record::run(pfod, &mut connection, &self.here.key, order).await?;
+        let (recorded, _) = tokio::select! {
+            recorded = record::run(pfod, &mut connection, &self.here.key, order) => recorded?,
+            () = self.here.standing.wanted.notified() => return Err(changed(&self.here.key)),
+        };
         let trial = recorded.trial;
         let connection = Resting::begin(connection);
         self.begun = Some(Begun { connection, changing, plan, after: None });

@@ -134,6 +134,9 @@ impl Here {
             let swapped = pfo_protocol::Swapped { plan: view.plan, step, ranks, changed: ranks };
             return Ok(Swapped::Here(swapped));
         }
+        if by.pid.is_some() {
+            self.standing.wanted.notify_waiters();
+        }
         let (_changing, swap) = self.changing(after).await?;
         self.swap_to(by, (run, standing), swap, wait).await
     }
@@ -189,6 +192,10 @@ impl Here {
             Err(_) => self.standing.state().record.next = None,
         }
         self.standings().keep_if_possible(&self.key, &self.standing).await;
+        let is_refused = matches!(swapped, Err(SteerError::Refused(_)));
+        if is_refused && self.view().await?.swap != after {
+            return Err(changed(&self.key));
+        }
         swapped.map(Swapped::Here)
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Standings {
 pub(super) struct JobStanding {
     /// Held by the one that changes what the job runs, or compares it.
     pub(super) changing: Arc<tokio::sync::Mutex<()>>,
+    /// A user wants to change what the job runs: a comparison ends.
+    pub(super) wanted: Notify,
     state: Mutex<State>,
 }
 

@@ -22,7 +22,7 @@ WITH_SNAPSHOTS = $(shell grep -l assert_printed! tests/tests/*.rs | xargs -n 1 b
 	quick snapshots test test-rust test-python test-free-threaded test-frameworks test-frameworks-matrix canary-frameworks wheel wheel-free-threaded \
 	wheel-aarch64 packages-aarch64 playground-wheel gpu-kit check-wheel try-playground test-wheel reference \
 	repository release reproducible lint-packages test-packages test-booted test-measured fuzz soak schedules \
-	lint format clippy rustdoc bench bench-short audit clean
+	lint format clippy rustdoc bench bench-short bench-programs audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -239,7 +239,10 @@ test-packages: deb ## Install the packages in Debian 11, and run their programs 
 	@scripts/setup booted
 	@scripts/check-packages-on-debian
 
-test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
+# What `make test-booted` and `make bench-short` test: CI has built it by then, and says so with an empty one.
+PACKAGES := deb rpm
+
+test-booted: $(PACKAGES) ## Test in booted Debians what requires a systemd, as root
 	@scripts/setup booted
 	scripts/check-packages
 	scripts/check-wheel
@@ -296,9 +299,11 @@ bench: programs wheel ## Measure latencies, memory, accuracy and planning, besid
 	cargo bench --quiet -p pfo-experiment --bench tuning
 
 # What was packaged is measured; only the program that measures is built beside it.
-bench-short: deb ## Run every part of the measurements of the packaged programs once, briefly
-	@scripts/setup bench
+bench-programs: package-tools
 	$(PACKAGED) -p pfo-tests --lib --bins
+
+bench-short: $(filter deb,$(PACKAGES)) bench-programs ## Run every part of the measurements of the packaged programs once, briefly
+	@scripts/setup bench
 	target/$(TARGET)/release/pfo-bench --short
 
 audit: ## Look for published vulnerabilities of dependencies (requires the network)

@@ -422,18 +422,26 @@ fn no_death_at_any_moment_leaves_a_clock_locked() {
 
 #[test]
 #[ignore = "boots Debian: make test-booted"]
-fn a_sweep_continues_after_the_death_of_either_daemon() {
+fn a_sweep_continues_after_the_death_of_pfod() {
+    a_sweep_continues_after_the_death_of(Program::Pfod);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn a_sweep_continues_after_the_death_of_the_agent() {
+    a_sweep_continues_after_the_death_of(Program::PfoAgent);
+}
+
+fn a_sweep_continues_after_the_death_of(program: Program) {
     let Some(node) = BootedNode::boot(Debian::Bookworm, GPUS) else { return };
     let other = BootedJob::start(&node, OTHER, USERS[1], STAGES as usize);
     let others = TestPlan::distinct(STAGES, MICROBATCHES, 1005);
     other.take_up(&others);
-    for program in [Program::Pfod, Program::PfoAgent] {
-        for blow in BLOWS {
-            let Blow::Signal(signal) = blow else { continue };
-            eprintln!("{program:?} {signal:?}");
-            strike_in_sweep(&node, program, signal);
-            assert_only_other_is_left(&node, &other, &others);
-        }
+    for blow in BLOWS {
+        let Blow::Signal(signal) = blow else { continue };
+        eprintln!("{program:?} {signal:?}");
+        strike_in_sweep(&node, program, signal);
+        assert_only_other_is_left(&node, &other, &others);
     }
     other.stop();
 }

@@ -12,15 +12,15 @@
 {{- end -}}
 
 {{- define "pfo.pfod.toml" -}}
-# pfod.toml(5) of the DaemonSet. `kubectl exec` of `pfoctl reload` puts a change into force.
+# pfod.toml(5) of the DaemonSet. After a change, run `pfoctl reload` in each pod with `kubectl exec`.
 
-# Each socket has a directory of its own, so that a pod can be given one and not the others.
+# Each socket has a directory of its own, so that a pod can mount one socket without the others.
 [sockets]
 trainers = "/run/pfo/trainers/pfod.sock"
 admin = "/run/pfo/admin/admin.sock"
 agent = "/run/pfo/agent/agent.sock"
 
-# The image may have no names for them.
+# Numbers, because the image may have no names for these groups.
 [groups]
 trainers = {{ .Values.ids.trainers | int64 | toString | quote }}
 administrators = {{ .Values.ids.administrators | int64 | toString | quote }}
@@ -44,14 +44,15 @@ users = ["*"]
 {{ end }}
 
 {{- define "pfo.agent.toml" -}}
-# pfo-agent.toml(5) of the DaemonSet. A change requires a restart of the pod, or SIGHUP.
+# pfo-agent.toml(5) of the DaemonSet. A change requires a restart of the pod. Without a fleet, SIGHUP to the
+# agent applies a change outside of [metrics], too.
 
 [sockets]
 users = "/run/pfo-users/pfo-agent.sock"
 admin = "/run/pfo-agent/pfo-agent-admin.sock"
 pfod = "/run/pfo-pfod/agent.sock"
 
-# Who can run a command in the container as its user administers the agent.
+# Anybody who can run a command in the container as its user administers the agent.
 [groups]
 trainers = {{ .Values.ids.trainers | int64 | toString | quote }}
 administrators = {{ .Values.ids.agent | int64 | toString | quote }}
@@ -90,7 +91,7 @@ pfod.toml: |
   {{- include "pfo.pfod.toml" . | trim | nindent 2 }}
 agent.toml: |
   {{- include "pfo.agent.toml" . | trim | nindent 2 }}
-# Each pod's range of uids counts as one person.
+# Quotas count each pod's range of uids as one person.
 subuid: |
   root:65536:4294836224
 {{- end }}

@@ -130,7 +130,10 @@ fn a_corrected_plan_that_is_too_slow_is_given_up_by_the_next_agent_too() {
     assert_ne!(stricter, standing);
     std::fs::write(&file, stricter).unwrap();
     node.start_agent();
-    node.until_so("it is given up", || guard(&node).is_some_and(|g| g.given_up.is_some()));
+    node.until("it is given up", || match guard(&node) {
+        Some(GuardStatus { given_up: Some(_), .. }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     assert!(guard(&node).unwrap().corrected.is_some(), "it is known why");
     assert_eq!(node.job(JOB).plan, None);
     let log = node.agent_log();

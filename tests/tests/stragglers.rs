@@ -313,9 +313,10 @@ fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
     let _ = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
     let _ = node.pfoctl(&user, &["job", "straggler", JOB, "1.0", "--wait"]).printed();
     let drift = node.until("the drift", || watched(&node).drift.ok_or("none".to_owned()));
-    assert!((0.4..0.8).contains(&drift.time), "{drift:?}");
-    assert!(drift.energy.is_some_and(|energy| (0.4..0.8).contains(&energy)), "{drift:?}");
     assert_eq!(drift.instructions.len(), 8, "{drift:?}");
+    // The time of an instruction is that of its clock, whatever else a machine does.
+    let is_as_slow = |time: f64| (time - 0.5).abs() < 0.02;
+    assert!(drift.instructions.iter().all(|slow| is_as_slow(slow.time)), "{drift:?}");
     let status = node.pfoctl(&user, &["status"]).printed();
     assert!(status.contains("off its plan's prediction"), "{status}");
     node.until_agent_logged("forward of stage 3 by +");

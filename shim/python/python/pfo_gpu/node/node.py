@@ -232,15 +232,15 @@ class Node:
             reuse: Return a profile of the same that is stored already.
             uid: Whose job; else the caller's own.
         """
+        if max_slowdown is not None:
+            max_slowdown = requests.number("max_slowdown", max_slowdown, 0, "0.1")
         settings = {
             "steps": requests.whole("steps", steps),
             "settling_steps": requests.whole("settling_steps", settling_steps),
             "stride_mhz": requests.whole("stride_mhz", stride_mhz),
             "min_mhz": requests.whole("min_mhz", min_mhz),
-            "max_slowdown": None,
+            "max_slowdown": max_slowdown,
         }
-        if max_slowdown is not None:
-            settings["max_slowdown"] = requests.number("max_slowdown", max_slowdown, 0, "0.1")
         order = {"job": requests.selector(job, uid), "model": model, "settings": settings, "reuse": reuse}
         swept = self._agent({"SweepAttend": order}, wait=True)
         if "Reused" in swept:

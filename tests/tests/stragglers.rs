@@ -314,7 +314,7 @@ fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
     let _ = node.pfoctl(&user, &["job", "straggler", JOB, "1.0", "--wait"]).printed();
     let drift = node.until("the drift", || watched(&node).drift.ok_or("none".to_owned()));
     assert_eq!(drift.instructions.len(), 8, "{drift:?}");
-    // The time of an instruction is that of its clock, whatever else a machine does.
+    // The simulator takes the time of an instruction from its clock: a busy machine does not change it.
     let is_as_slow = |time: f64| (time - 0.5).abs() < 0.02;
     assert!(drift.instructions.iter().all(|slow| is_as_slow(slow.time)), "{drift:?}");
     let status = node.pfoctl(&user, &["status"]).printed();

@@ -386,6 +386,12 @@ impl Node {
         self.daemon.take().unwrap().process.kill();
     }
 
+    /// Asks pfod to stop, and waits for its end.
+    pub fn stop_daemon(&mut self) {
+        let status = self.daemon.take().unwrap().stop();
+        assert!(status.success(), "{status}: {}", self.log());
+    }
+
     /// Kills the agent without a warning.
     pub fn kill_agent(&mut self) {
         self.agent.take().unwrap().process.kill();

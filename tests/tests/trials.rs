@@ -215,14 +215,16 @@ fn after_a_comparison_the_job_runs_its_plan_again_however_it_ended() {
     node.until_is("the lock of a GPU", &Some(1005), || node.machine.sm_lock(0));
     assert_eq!(node.job(JOB).plan, before);
 
-    let client = in_comparison(&node);
-    node.kill_daemon();
-    drop(client);
-    node.start_daemon();
-    training.until_leased(&node);
-    node.until_is("the lock of a GPU", &Some(1005), || node.machine.sm_lock(0));
-    assert_eq!(node.job(JOB).plan, before);
-    training.until_step(&node, 1);
+    for end in [Node::kill_daemon, Node::stop_daemon] {
+        let client = in_comparison(&node);
+        end(&mut node);
+        drop(client);
+        node.start_daemon();
+        training.until_leased(&node);
+        node.until_is("the lock of a GPU", &Some(1005), || node.machine.sm_lock(0));
+        assert_eq!(node.job(JOB).plan, before);
+        training.until_step(&node, 1);
+    }
     let back = node.swap(JOB, SwapTarget::Previous).unwrap();
     assert_eq!(label(&back.plan), Some("900"), "a comparison is nothing to roll back to");
     training.stop();

@@ -35,20 +35,19 @@ pub(crate) enum Gpu {
 
 /// Measure how the GPUs of a running job change their clocks, with some of its steps
 ///
-/// The job runs 24 steps whose instructions have changing clocks. What the instructions around a change
-/// took shows when the new clock was in force. pfod then asks for clocks so much earlier, and tune
-/// plans with it. Jobs that run plans show the same meanwhile, without any command. The same steps show
-/// whether the energy counter covers the GPU alone, and whether it counts all of the time.
+/// The job runs 24 steps whose instructions change clocks. The times of the instructions around a change
+/// show when the new clock was in force. pfod then requests each clock earlier by that time, and tune
+/// plans with it. pfo-agent also learns this from jobs that run plans, without any command. The same
+/// steps show whether the energy counter covers the GPU alone, and whether it counts all of the time.
 ///
-/// With --gpu no job is required: a helper runs matrix products on a free GPU, as a job of one rank
-/// that is swept first.
+/// --gpu requires no job: a helper runs matrix products on a free GPU, as a job of one rank, which
+/// pfo-agent sweeps first.
 ///
-/// What an administrator measures is used for all jobs on GPUs of the model under this version of the
-/// driver, and what another user measures for that user's jobs. Every stage must have a rank on this
-/// node.
+/// pfo uses the measurement of an administrator for all jobs on GPUs of the model with this version of
+/// the driver, and that of another user for this user's jobs. Every stage must have a rank on this node.
 ///
-/// Where pfod locks the memory clock (`lock_memory_clock` in pfod.toml), 28 more steps with and without that
-/// lock, in turns, show whether it helps or harms.
+/// If pfod locks the memory clock (`lock_memory_clock` in pfod.toml), the job runs 28 more steps with and
+/// without that lock, in turns, which show whether the lock helps or harms.
 #[derive(Args)]
 #[command(group(ArgGroup::new("whose").required(true).args(["job", "gpu"])))]
 pub(crate) struct Calibrate {
@@ -64,8 +63,8 @@ pub(crate) struct Calibrate {
     #[arg(long, value_name = "GPU")]
     gpu: Option<GpuArgument>,
 
-    /// Command that keeps a GPU busy: it is started with --gpus UUID --job NAME, and runs until its
-    /// standard input is closed
+    /// Command that keeps a GPU busy: pfoctl starts it with --gpus UUID --job NAME, and it must run until
+    /// its standard input is closed
     #[arg(
         long,
         value_name = "COMMAND",
@@ -74,7 +73,7 @@ pub(crate) struct Calibrate {
     )]
     helper: String,
 
-    /// Give up when its steps have taken this long; the job then returns to default clocks
+    /// Give up when the steps have taken this long; the job then returns to default clocks
     #[arg(
         long,
         value_name = "SECONDS",
@@ -94,7 +93,7 @@ pub(crate) struct Calibrate {
     sweep: SweepArguments,
 }
 
-/// Show what is known of how GPUs change their clocks
+/// Show how GPUs change their clocks, and what their energy counters count, as measured
 #[derive(Args)]
 pub(crate) struct Show {
     /// Print JSON: an array with every figure as pfo-agent gave it

@@ -92,7 +92,7 @@ enum Command {
     RevokeGrant(RevokeGrant),
     Reload(Reload),
     Drain(Drain),
-    /// Grant leases on this node again, and take up the driver if it was released
+    /// Grant leases on this node again, and load the driver if pfod released it
     ///
     /// For administrators.
     Undrain,

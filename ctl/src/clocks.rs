@@ -13,7 +13,7 @@ use crate::status::table::{Cell, Table, Tone};
 /// What to do about clocks.
 #[derive(Subcommand)]
 pub(crate) enum Clocks {
-    /// Restore the clocks that pfo left locked and no running rank holds
+    /// Restore clocks that pfo left locked, except on GPUs that a running rank leases
     Reset {
         /// Only this GPU, by index, UUID or PCI bus id [default: every GPU of the node]
         #[arg(long, value_name = "GPU")]
@@ -27,10 +27,10 @@ pub(crate) enum Clocks {
         #[arg(long)]
         json: bool,
     },
-    /// Acknowledge that the ledger was damaged, so that locks may be in place that pfo does not know
+    /// Acknowledge that the ledger was damaged, and that clocks may be locked that pfo does not know
     ///
-    /// `pfoctl status`, `pfoctl doctor` and each start of pfod report that until then. Run `pfoctl
-    /// clocks reset --all` before. For administrators.
+    /// `pfoctl status`, `pfoctl doctor` and each start of pfod report the damage until then. First run
+    /// `pfoctl clocks reset --all`. For administrators.
     Acknowledge,
 }
 

@@ -17,9 +17,9 @@ use crate::user;
 
 /// Give GPUs of this node to a user
 ///
-/// Until the grant ends, nobody else can lease these GPUs, and the user can without their device
-/// files. What the configuration says about the user still holds. Leases that others have on these
-/// GPUs end. A restart of pfod changes nothing. For administrators, and for the prolog of a scheduler.
+/// Until the grant ends, nobody else can lease these GPUs, and the user can lease them without opening
+/// their device files. The rules of pfod.toml still apply to the user. Leases that others have on these
+/// GPUs end. The grant survives a restart of pfod. For administrators, and for the prolog of a scheduler.
 #[derive(Args)]
 #[command(group = ArgGroup::new("gpus").required(true).multiple(true).args(["gpu", "device"]))]
 pub(crate) struct Grant {
@@ -30,7 +30,7 @@ pub(crate) struct Grant {
     #[command(flatten)]
     gpus: GpuArguments,
 
-    /// When the grant ends: `job-end` means with `pfoctl revoke-grant`; a time from now such as
+    /// When the grant ends: job-end, which waits for `pfoctl revoke-grant`; a time from now such as
     /// 90min, 12h or 2d; or @ and seconds since 1970, as in `SLURM_JOB_END_TIME`
     #[arg(long, value_name = "job-end|TIME")]
     until: Until,

@@ -30,9 +30,9 @@ pub(crate) enum Lease {
     },
     /// End the leases of a job, or the lease of a GPU; training continues at default clocks
     ///
-    /// Users may end the leases of their own jobs, administrators any. The processes that held them
-    /// get no lease again until `pfoctl lease allow` or a restart of pfod, and neither does any
-    /// other process of the job until the last of them has ended.
+    /// Users may end the leases of their own jobs, administrators any. Until `pfoctl lease allow` or a
+    /// restart of pfod, the processes that held the leases get no lease again, nor does any other
+    /// process of the job while one of them runs.
     Revoke(Selected),
     /// Lift a revocation; the ranks lease their GPUs again within half a minute
     ///
@@ -43,8 +43,8 @@ pub(crate) enum Lease {
 /// Which leases, and how to answer.
 #[derive(Args)]
 pub(crate) struct Selected {
-    /// The GPU, by index, UUID or PCI bus id, or the job with all of its leases. A number that is both, as
-    /// jobs of Slurm have numbers for names, is written as gpu:N or job:N
+    /// The GPU, by index, UUID or PCI bus id, or the job with all of its leases. Write gpu:N or job:N for
+    /// a number that is both: Slurm's jobs have numbers as names
     #[arg(value_name = "GPU|JOB", value_parser = parse_name)]
     name: Name,
 

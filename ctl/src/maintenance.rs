@@ -9,8 +9,8 @@ use crate::output::Output;
 
 /// End every lease on this node, and grant none until `pfoctl undrain` or the next boot
 ///
-/// Training continues at default clocks, and returns to its plans afterwards by itself. A restart of
-/// pfod changes nothing. For administrators.
+/// Training continues at default clocks, and returns to its plans by itself when the drain ends. The
+/// drain survives a restart of pfod. For administrators.
 #[derive(Args)]
 pub(crate) struct Drain {
     #[command(flatten)]
@@ -20,19 +20,19 @@ pub(crate) struct Drain {
 /// Why the node is drained.
 #[derive(Args)]
 struct Reason {
-    /// What `pfoctl status` and trainers are told
+    /// The reason that `pfoctl status` and trainers see
     #[arg(long, value_name = "TEXT", default_value = "maintenance")]
     reason: String,
 }
 
-/// Keep pfod from the NVIDIA driver
+/// Have pfod release the NVIDIA driver
 #[derive(Subcommand)]
 pub(crate) enum Driver {
     /// Drain this node and release the driver, until `pfoctl undrain` or the next boot
     ///
-    /// pfod then has no GPU in use: `nvidia-smi --gpu-reset`, a change of MIG or another version of
-    /// the driver does not find it in the way. It fails while a clock is still locked or a call of
-    /// the driver does not return. For administrators.
+    /// pfod then uses no GPU, so it blocks neither `nvidia-smi --gpu-reset` nor a change of MIG nor an
+    /// upgrade of the driver. The command fails while a clock is still locked or a call of the driver
+    /// does not return. For administrators.
     Release(Drain),
 }
 

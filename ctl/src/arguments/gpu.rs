@@ -51,8 +51,8 @@ pub(crate) struct GpuArguments {
     #[arg(long, value_name = "GPU")]
     gpu: Vec<GpuArgument>,
 
-    /// A GPU by its device file, such as /dev/nvidia3. Schedulers count these files: their number is not
-    /// the index of --gpu. May be given several times
+    /// A GPU by its device file, such as /dev/nvidia3. Schedulers number GPUs by these files; the number
+    /// may differ from the index that --gpu takes. May be given several times
     #[arg(long, value_name = "FILE")]
     device: Vec<DeviceFile>,
 }

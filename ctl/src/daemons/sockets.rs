@@ -14,9 +14,9 @@ Environment:
   PFO_JOURNAL       the program that reads the journal, instead of pfo-journal
   NO_COLOR          no colours on a terminal
 
-For both daemons, the administrators' socket is tried first, then the users'. If only
-PFO_SOCKET is set, or --socket is given, no other socket of pfod is tried, and pfo-agent's
-sockets are expected beside it.";
+pfoctl tries the administrators' socket of each daemon first, then the users'. If --socket,
+PFO_SOCKET or PFO_ADMIN_SOCKET names a socket of pfod, pfoctl tries no other one of pfod, and
+expects pfo-agent's sockets beside it, unless --agent-socket or PFO_AGENT_SOCKET names one.";
 
 /// The sockets of both daemons, in the order in which to try them.
 #[derive(Clone, Debug, PartialEq, Eq)]

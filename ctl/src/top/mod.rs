@@ -51,8 +51,9 @@ const WAITING: usize = 64;
 
 /// Show GPUs, jobs and ranks live: clocks, power, waits and measured savings
 ///
-/// `pfoctl status` explains the figures and prints them where there is no terminal. Where those who
-/// look on have used up what pfod reads of a GPU for them, its figures are up to a second old.
+/// `pfoctl status` explains the figures, and prints them where there is no terminal. pfod limits how
+/// often it reads a GPU. Once viewers have used up that limit, figures are up to a second old or, if
+/// reads take more than 2.5 ms, older.
 #[derive(Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Top {

@@ -28,8 +28,9 @@ use crate::user;
 
 /// Keep the jobs of this node or of a fleet below a power, at the least loss of progress
 ///
-/// pfo-agent reads the energy counters every few seconds, decides which plan each job runs, and swaps to
-/// it. A job without a frontier (`pfoctl plan load`) runs one clock for everything.
+/// Every two seconds (`every_s` in agent.toml) pfo-agent compares the power with the budget, and decides
+/// which plan each job runs. A job without a frontier (`pfoctl plan load`) runs one clock for everything.
+/// If plans and clocks are not enough, pfo-agent sets power limits.
 #[derive(Subcommand)]
 pub(crate) enum Budget {
     Set(Set),
@@ -41,12 +42,13 @@ pub(crate) enum Budget {
     SignKey(SignKey),
 }
 
-/// Set what jobs may draw together
+/// Set the power that jobs may draw together
 ///
-/// Everything counts that the GPUs of the node draw, and `site_w_per_gpu` of agent.toml for each; with
-/// `--for fleet`, those of all nodes. A job counts for the budget of the narrowest scope: its own, that of
-/// its user, of its partition, of the node, or of the fleet; a job over several nodes for one of the fleet first. The
-/// budget outlives restarts of pfo-agent and of the node. For administrators.
+/// The power of all GPUs of the node counts or, with `--for fleet`, of all nodes; in the budget of a job,
+/// a user or a partition only that of its jobs' GPUs. `site_w_per_gpu` of agent.toml counts for each of
+/// these GPUs. A job belongs to the budget of the narrowest scope: its own, that of its user, of its
+/// partition, of the node, or of the fleet. For a job over several nodes, budgets of the fleet come first.
+/// The budget survives restarts of pfo-agent and boots of the node. For administrators.
 #[derive(Args)]
 #[command(group(ArgGroup::new("level").required(true).args(["power", "from"])))]
 pub(crate) struct Set {
@@ -54,27 +56,28 @@ pub(crate) struct Set {
     #[arg(value_parser = pfo_budget::watts)]
     power: Option<f64>,
 
-    /// A file of this node with lines `at,budget`: `06:00,40kW` for every day (UTC), or seconds since 1970.
-    /// pfo-agent reads it again when it changes
+    /// A file on this node whose lines give a moment and the power from then on, such as 06:00,40kW: a time
+    /// of every day in UTC, or seconds since 1970. pfo-agent reads the file every time it looks at the power
     #[arg(long, value_name = "FILE", value_parser = absolute)]
     from: Option<String>,
 
     #[command(flatten)]
     scope: ScopeArguments,
 
-    /// How fast power may rise, in watts a second
+    /// How fast the budget may rise, in watts a second
     #[arg(long, value_name = "POWER", value_parser = ramp)]
     up: Option<f64>,
 
-    /// How fast power may fall, in watts a second. A drop that the file announces begins early enough
+    /// How fast the budget may fall, in watts a second. A drop that the file announces begins early enough to
+    /// be complete in time
     #[arg(long, value_name = "POWER", value_parser = ramp)]
     down: Option<f64>,
 
-    /// Set a budget, too, that is below what the GPUs draw idle
+    /// Set the budget even if it is below the power that the GPUs draw idle
     #[arg(long)]
     force: bool,
 
-    /// An emergency: neither ramps nor floors count
+    /// An emergency: neither ramps nor floors count, and power limits hold jobs until they have changed
     #[arg(long, conflicts_with_all = ["up", "down"])]
     emergency: bool,
 
@@ -103,9 +106,9 @@ fn weight(text: &str) -> Result<f64, String> {
 
 /// Set how much jobs count, and how slow they may become
 ///
-/// Each command sets both; what is left out is as if it had never been set. A job has the weight and the
-/// floor of the narrowest scope that says one. For administrators, and for the owners of jobs as far as
-/// `[budget]` in agent.toml lets them.
+/// Each command replaces both terms of its scope: an option that is left out removes its term. A job has
+/// the weight of the narrowest scope with a weight, and likewise its floor. For administrators, and for
+/// the owners of jobs as far as `[budget]` in agent.toml lets them.
 #[derive(Args)]
 pub(crate) struct Terms {
     #[command(flatten)]
@@ -115,7 +118,7 @@ pub(crate) struct Terms {
     #[arg(long, value_name = "NUMBER", value_parser = weight)]
     weight: Option<f64>,
 
-    /// How much longer than by itself a step may take at most [default: as long as its slowest plan]
+    /// How much longer than by itself a step may take at most [default: no floor]
     #[arg(long, value_name = "PERCENT")]
     floor: Option<Slowdown>,
 
@@ -127,7 +130,7 @@ pub(crate) struct Terms {
     json: bool,
 }
 
-/// Show budgets, what is drawn, and what jobs give up
+/// Show budgets, the power against each, and what jobs give up
 ///
 /// You see your own jobs; administrators see all jobs and budgets.
 #[derive(Args)]
@@ -148,7 +151,7 @@ pub(crate) struct Explain {
     json: bool,
 }
 
-/// End a budget: its jobs run again what they ran by themselves
+/// End a budget: its jobs return to what they run by themselves
 ///
 /// For administrators.
 #[derive(Args)]
@@ -164,11 +167,11 @@ pub(crate) struct Clear {
     json: bool,
 }
 
-/// Say in which partition of a scheduler a job is, or that it has ended
+/// Put the job on some GPUs into a partition of the scheduler, or end that
 ///
-/// The prolog of the scheduler says it of the job's GPUs on each node, and the epilog that it has ended. A
-/// job is in a partition if all of its GPUs are, as GPUs of its user. What was said outlives restarts of
-/// pfo-agent, not of the node. For administrators.
+/// The prolog of the scheduler runs this on each node with the job's GPUs, and the epilog runs it with
+/// --end. A job is in a partition if all of its GPUs on the node are, for the owner of the job. pfo-agent
+/// remembers partitions over its own restarts, but not over a boot of the node. For administrators.
 #[derive(Args)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true).args(["gpu", "device"]))]
 pub(crate) struct Partition {
@@ -176,11 +179,11 @@ pub(crate) struct Partition {
     #[arg(required_unless_present = "end")]
     name: Option<PartitionName>,
 
-    /// The job has ended. What was said of these GPUs for another user stays
+    /// End the partition of these GPUs for this user; one for another user stays
     #[arg(long, conflicts_with = "name")]
     end: bool,
 
-    /// The user whose job it is, by name or number
+    /// The owner of the job, by name or number
     #[arg(long, value_name = "USER", value_parser = user::parse)]
     uid: Uid,
 

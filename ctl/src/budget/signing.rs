@@ -33,7 +33,7 @@ const LONGEST_NAME: usize = 64;
 /// on the machine where you administer the fleet: who can read it can order budgets.
 #[derive(Args)]
 pub(crate) struct SignKey {
-    /// The file to write, which must not be there
+    /// The file to write, which must not exist
     file: String,
 
     /// What nodes call the key [default: your user name]
@@ -43,11 +43,11 @@ pub(crate) struct SignKey {
 
 #[derive(Args)]
 pub(super) struct KeyArguments {
-    /// Sign the change with this key, which `pfoctl budget sign-key` made. Budgets of the fleet need it
+    /// Sign the change with this key, which `pfoctl budget sign-key` made; required for the fleet
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
 
-    /// Sign what another key has signed before, too
+    /// Sign the budgets and terms of the fleet even if another key has signed them before
     #[arg(long, requires = "key")]
     adopt: bool,
 }

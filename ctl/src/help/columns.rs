@@ -126,8 +126,8 @@ pub(super) const COLUMNS: Tables = &[
         "budget status",
         &[
             ("Drawn", "power by the energy counters"),
-            ("Reserve", "power that is kept free for what is not known exactly"),
-            ("From", "the file that the budget is read from"),
+            ("Reserve", "power that pfo-agent keeps free because counters are not exact"),
+            ("From", "the file from which pfo-agent reads the budget"),
             ("Ordered by", "who set it; of a fleet's budget, on which node and with which key"),
             ("Weight", "how much the progress of the job counts"),
             ("Gives up, Slower by", "what the budget takes from the job"),

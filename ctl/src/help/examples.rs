@@ -292,7 +292,7 @@ pub(super) const EXAMPLES: Tables = &[
             ("pfoctl budget set 40kW", "Keep the jobs of this node below 40 kW."),
             (
                 "pfoctl budget set --from /etc/pfo/day.csv --for fleet --key ann.key",
-                "Keep those of all nodes below what a file says for each hour.",
+                "Keep the jobs of all nodes below the power in a file, by time of day.",
             ),
         ],
     ),
@@ -308,9 +308,9 @@ pub(super) const EXAMPLES: Tables = &[
         &[
             (
                 "pfoctl budget partition long --uid 1003 --gpu 0 --gpu 1",
-                "Say that the job of a user on two GPUs is in partition long.",
+                "Put the job of a user on two GPUs into partition long.",
             ),
-            ("pfoctl budget partition --end --uid 1003 --gpu 0 --gpu 1", "Say that it has ended."),
+            ("pfoctl budget partition --end --uid 1003 --gpu 0 --gpu 1", "End that with the job."),
         ],
     ),
     (
@@ -318,8 +318,11 @@ pub(super) const EXAMPLES: Tables = &[
         &[("pfoctl budget sign-key ann.key --name ann", "Make a key, and show what nodes need.")],
     ),
     ("budget clear", &[("pfoctl budget clear", "End the budget of this node.")]),
-    ("budget status", &[("pfoctl budget status", "Show what is drawn, and who gives up what.")]),
-    ("budget explain", &[("pfoctl budget explain llama", "Say why a job is as slow as it is.")]),
+    ("budget status", &[("pfoctl budget status", "Show the power, and what each job gives up.")]),
+    (
+        "budget explain",
+        &[("pfoctl budget explain llama", "Say how much a budget slows a job down, and why.")],
+    ),
     ("fleet check", &[("pfoctl fleet check", "Test the set-up before the first job.")]),
     ("fleet status", &[("pfoctl fleet status", "List the nodes and what they run.")]),
 ];

@@ -14,9 +14,9 @@ use crate::status::table::{Cell, Table, Tone};
 use crate::text::harmless;
 use crate::user;
 
-/// Show the plans that are kept for jobs: your own, as an administrator all
+/// Show the plans that jobs begin with: your own or, as an administrator, all
 ///
-/// `pfoctl plan load --for` keeps one.
+/// `pfoctl plan load --for` sets such a plan.
 #[derive(Args)]
 pub(crate) struct List {
     /// Print JSON
@@ -24,9 +24,9 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// Keep no plan for a job any more
+/// Drop the plan that a job begins with
 ///
-/// A job that is running continues with what it runs.
+/// A running job keeps the plan that it runs.
 #[derive(Args)]
 pub(crate) struct Drop {
     #[command(flatten)]

@@ -13,11 +13,11 @@ use crate::text::harmless;
 
 /// Keep the steps of a job from taking longer under its plans than allowed
 ///
-/// pfo-agent compares the plan with default clocks now and then. If it makes steps longer than
-/// allowed in three comparisons in a row, and a frontier is loaded for the job, pfo-agent makes a
-/// faster plan from what is measured now. The job goes back to default clocks if there is none, or if
-/// that plan makes steps longer than allowed in three more comparisons. Thirteen steps are a
-/// comparison. The guard ends when the job does, or has run no plan for 15 minutes. A job that has
+/// pfo-agent compares the plan with default clocks now and then; a comparison takes 19 steps or more. If
+/// the last three comparisons show steps longer than allowed, and a frontier is loaded for the job,
+/// pfo-agent makes a faster plan from what is measured now. The job returns to default clocks if there is
+/// no such plan, or if three more comparisons show that this plan is too slow as well. The guard survives
+/// restarts of the job, and ends when the job has had no rank on this node for 15 minutes. A job with
 /// ranks on several nodes of a fleet is compared on all of them; its guard lasts as long as the job.
 #[derive(Args)]
 pub(crate) struct Guard {

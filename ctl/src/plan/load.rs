@@ -28,15 +28,15 @@ pub(crate) const LARGEST_FRONTIER: u64 = LARGEST_PAYLOAD as u64 - 4096;
 /// Check a plan against a running job and keep it for `plan swap`, or a frontier for `job
 /// straggler`
 ///
-/// With --for, pfo-agent keeps a plan for a job that need not be there: the job begins with it at its first
-/// step, on every rank, and so does each later run of the same name. It is kept over restarts and boots,
-/// until another one is loaded or `pfoctl plan drop`. A job that is back within a minute continues with
-/// what it ran. A plan that does not fit the job that comes is refused with the first difference, in
-/// `pfoctl status` and the journal, and the job trains at default clocks. No guard stands beside it: `pfoctl
+/// With --for, pfo-agent keeps a plan for a job that need not run yet: the job begins with the plan at its
+/// first step, on every rank, and so does each later run of the same name. pfo-agent keeps the plan over
+/// restarts and boots, until you load another one or run `pfoctl plan drop`. A job that returns within a
+/// minute continues with what it ran. If the plan does not fit the job that begins, `pfoctl status` and the
+/// journal name the first difference, and the job trains at default clocks. The plan has no guard: `pfoctl
 /// plan guard` sets one when the job runs.
 ///
-/// In a fleet, load it on every node of the job. Where it was loaded on some of them, all change to it in one
-/// swap, as soon as every node takes part.
+/// In a fleet, load the plan on every node of the job. If only some nodes have it, all nodes change to it in
+/// one swap, as soon as every node takes part.
 #[derive(Args)]
 pub(crate) struct Load {
     #[command(flatten)]

@@ -26,9 +26,9 @@ const LAST_STEP: u64 = 1 << 50;
 
 /// Swap the plan of a running job, at the same step on all of its ranks
 ///
-/// A job that has ranks on several nodes of a fleet changes on all of them: their agents agree on a step,
-/// some seconds ahead, or none changes. Such a job takes a plan file. With --at-step all of it changes at
-/// that step, or the reason is given.
+/// A job with ranks on several nodes of a fleet changes on all of them: their agents agree on a step, some
+/// seconds ahead, or no node changes. Such a job requires a plan file. With --at-step, all nodes change at
+/// that step, or pfoctl says why none does.
 #[derive(Args)]
 pub(crate) struct Swap {
     #[command(flatten)]
@@ -49,13 +49,12 @@ pub(crate) struct Swap {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=LAST_STEP))]
     at_step: Option<u64>,
 
-    /// How much longer a step may take than at default clocks: pfo-agent gives up a plan that makes
-    /// it longer, as with `pfoctl plan guard`
+    /// How much longer a step may take than at default clocks: pfo-agent replaces or gives up a plan that
+    /// makes steps longer, as with `pfoctl plan guard`
     #[arg(long, value_name = "PERCENT", conflicts_with = "default_clocks")]
     guard: Option<Slowdown>,
 
-    /// Change the ranks on this node alone, although the job has others elsewhere, which go on with what
-    /// they run
+    /// Change the ranks on this node alone, even if the job has others elsewhere; these keep what they run
     #[arg(long, conflicts_with = "guard")]
     this_node_only: bool,
 
@@ -69,7 +68,7 @@ pub(crate) struct Rollback {
     #[command(flatten)]
     job: JobArguments,
 
-    /// Change the ranks on this node alone, although the job has others elsewhere
+    /// Change the ranks on this node alone, even if the job has others elsewhere
     #[arg(long)]
     this_node_only: bool,
 
@@ -80,7 +79,7 @@ pub(crate) struct Rollback {
 /// When to answer to a swap, and how.
 #[derive(Args)]
 pub(crate) struct AnswerArguments {
-    /// Return only when every rank on this node has changed; of a job over a fleet, every node
+    /// Return only when every rank on this node has changed or, for a job over a fleet, every node
     #[arg(long)]
     wait: bool,
 

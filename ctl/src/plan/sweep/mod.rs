@@ -24,10 +24,10 @@ use crate::trial::{Held, Interrupt, Measuring, NoEnergy, TrialError, Window, req
 
 /// Run plans one after another on a running job, and measure time and energy of each
 ///
-/// Default clocks are measured first, for comparison. At the end, and after an interruption, the
-/// job returns to default clocks, and what was measured is kept. Every stage must have a rank on
-/// this node; ranks of other pipelines on other nodes are not measured. In a fleet, a job that has
-/// ranks on other nodes is measured on all of them.
+/// Default clocks are measured first, for comparison. At the end, and after an interruption, the job
+/// returns to default clocks, and pfoctl writes what was measured. In a fleet, all nodes of the job are
+/// measured. Outside a fleet, every stage must have a rank on this node, and only ranks on this node are
+/// measured.
 #[derive(Args)]
 pub(crate) struct Sweep {
     #[command(flatten)]
@@ -63,16 +63,16 @@ pub(crate) struct Sweep {
 
 /// Run plans one after another on a running job, and write what they took as Perseus' artifact does
 ///
-/// As `pfoctl plan sweep`, with each instruction by itself: pfo-agent is required, and all ranks on this
-/// node.
+/// As `pfoctl plan sweep`, but each instruction is measured by itself. In a fleet, each node
+/// delivers some 1,300 instructions of a trial at most, and pfoctl says how many are missing.
 #[derive(Args)]
 pub(crate) struct PerseusSweep {
     #[command(flatten)]
     sweep: Sweep,
 
     /// A directory to write in the format of Perseus' artifact, `N.prof.json` and `N.sched.json`,
-    /// with default clocks as the first pair. A rank has its mean share of the energy of each step,
-    /// an instruction what the counter rose by
+    /// with default clocks as the first pair. A rank's energy of a step is its mean share of the energy
+    /// of all ranks, and that of an instruction is the rise of the counter
     #[arg(long, value_name = "DIR")]
     perseus: String,
 }

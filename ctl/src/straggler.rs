@@ -24,16 +24,16 @@ pub(crate) enum JobCommand {
 /// nothing if they are as slow. The frontier is the one that `pfoctl plan load` loaded. Every rank
 /// changes at the same step.
 ///
-/// With --auto, pfo-agent finds stragglers within the job. While the instructions of a rank take
-/// longer than was profiled, or steps have drifted because instructions take less, it runs a plan
-/// made from what is measured now: a slow rank gets higher clocks where these get time back, and the
-/// other stages slow down to its pace. The next such plan comes 10 seconds later at the earliest, and
-/// after ever longer pauses of up to 15 minutes. For a step that is too large to be planned for in
-/// seconds, pfo-agent looks the plan up in the frontier, and says so in the journal.
+/// With --auto, pfo-agent finds stragglers within the job. While the instructions of a rank take longer
+/// than in the profile, or steps have drifted because instructions take less, the job runs a plan that
+/// pfo-agent makes from what is measured now: a slow rank gets higher clocks where these get time back,
+/// and the other stages slow down to its pace. The next such plan comes 10 seconds later at the earliest,
+/// and each further pause is twice as long, up to 15 minutes. If a step is too large to plan it in
+/// seconds, pfo-agent takes a plan of the frontier, and says so in the journal.
 ///
-/// A job that has ranks on several nodes of a fleet changes on all of them. A slow rank is found on any of
-/// them, and the node at which this is asked for responds or, when that is gone, the one that has rank 0. The
-/// frontier may have been loaded on any of them.
+/// A job with ranks on several nodes of a fleet changes on all of them. Each node finds its own slow ranks.
+/// The node where you run this command responds to them or, when it has left the job, the node with rank 0.
+/// The frontier may be loaded on any of the nodes.
 #[derive(Args)]
 #[command(
     group(ArgGroup::new("change").required(true).args(["slowdown", "clear", "auto"])),
@@ -47,7 +47,7 @@ pub(crate) struct StragglerCommand {
     #[arg(value_name = "FACTOR", allow_negative_numbers = true)]
     slowdown: Option<Straggler>,
 
-    /// End it: run again what ran before the straggler
+    /// End it: return to what ran before the straggler
     #[arg(long)]
     clear: bool,
 

@@ -17,8 +17,8 @@ use crate::tune::{ResultArguments, begin_and_watch};
 
 /// Try the plans of another system on a running job, and prove them as `pfoctl tune` does
 ///
-/// pfo-agent does this: EnvPipe and Zeus search on the job, trial by trial; what they find and default
-/// clocks then take turns, as plans of pfo do. `pfoctl tune JOB --attach` and `--stop` are for this, too.
+/// pfo-agent lets EnvPipe and Zeus search on the job, trial by trial. Then it alternates between what they
+/// found and default clocks, as for plans of pfo. `pfoctl tune JOB --attach` and `--stop` work here, too.
 #[derive(Args)]
 pub(crate) struct CompareTune {
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) struct CompareTune {
     #[arg(long, value_name = "WATTS", default_value = "25", value_parser = number::positive)]
     power_step_w: u32,
 
-    /// Steps to measure in each trial of a search of EnvPipe or Zeus
+    /// Steps to measure in each trial of a search by EnvPipe or Zeus
     #[arg(long, value_name = "N", default_value = "2", value_parser = number::positive)]
     search_steps: u32,
 
@@ -91,24 +91,24 @@ struct MeasuringArguments {
     /// Number of rounds (default clocks, the plan twice, default clocks) before an uncertain verdict
     ///
     /// The comparison stops at the round that makes a verdict certain, but keeps no plan before half of
-    /// these rounds. While the interval of the slowdown contains the limit or that of the saving
-    /// contains 0, up to three times as many rounds are run, if they are expected to make it certain.
-    /// Otherwise the plan is kept if its slowdown is most likely within the limit and its saving is
-    /// certain, with exit code 6, and rejected if not.
+    /// these rounds. While the interval of the slowdown contains the limit, or that of the saving contains
+    /// 0, pfo-agent runs up to three times as many rounds, if it expects them to make the verdict certain.
+    /// Otherwise it keeps the plan, with exit code 6, if the slowdown is most likely within the limit and
+    /// the saving is certain, and rejects it if not.
     #[arg(long, value_name = "N", default_value = "4", value_parser = number::whole(2..=1000))]
     rounds: u32,
 
-    /// Steps to measure in each turn; more of them if they take less than 2 s together, because
-    /// energy counters are refreshed seldom
+    /// Steps to measure in each turn; more if they take less than 2 s together, because the driver refreshes
+    /// energy counters seldom
     #[arg(long, value_name = "N", default_value = "2", value_parser = number::positive)]
     steps: u32,
 
-    /// Steps to run before each measurement; at least four where the plan changes clocks, which pfod asks
-    /// for ahead once it knows how long instructions take
+    /// Steps to run before each measurement; more if they take less than 0.1 s together, and at least four
+    /// of a plan that changes clocks: pfod requests clocks ahead once it knows how long instructions take
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
 
-    /// Leave no guard: nothing compares the plan with default clocks later on
+    /// Set no guard: nothing compares the plan with default clocks later on
     #[arg(long)]
     no_guard: bool,
 }

@@ -29,7 +29,7 @@ pub(super) const EXAMPLES: Tables = &[
             ),
             (
                 "pfoctl plan export llama.frontier --deadline 2.85s -o plan.json",
-                "Write that for steps of 2.85 s.",
+                "Write the plan for steps of 2.85 s.",
             ),
         ],
     ),
@@ -125,12 +125,12 @@ pub(super) const EXAMPLES: Tables = &[
             ),
         ],
     ),
-    ("plan rollback", &[("pfoctl plan rollback llama --wait", "Run what ran before.")]),
+    ("plan rollback", &[("pfoctl plan rollback llama --wait", "Return to what ran before.")]),
     (
         "plan guard",
         &[
             ("pfoctl plan guard llama 1%", "Allow steps that take 1 % longer, from now on."),
-            ("pfoctl plan guard llama --off", "Compare no longer."),
+            ("pfoctl plan guard llama --off", "End the guard."),
         ],
     ),
     (
@@ -147,7 +147,7 @@ pub(super) const EXAMPLES: Tables = &[
                 "pfoctl job straggler llama 1.15",
                 "Slow the job down to another pipeline that takes 15 % longer.",
             ),
-            ("pfoctl job straggler llama --clear", "Run the plan of before."),
+            ("pfoctl job straggler llama --clear", "Return to the plan before that."),
         ],
     ),
     (
@@ -155,9 +155,9 @@ pub(super) const EXAMPLES: Tables = &[
         &[("pfoctl profile start llama", "Measure each instruction at one clock after the other.")],
     ),
     ("profile status", &[("pfoctl profile status", "Show how far the sweeps are.")]),
-    ("profile pause", &[("pfoctl profile pause llama", "Run at default clocks meanwhile.")]),
+    ("profile pause", &[("pfoctl profile pause llama", "Pause the sweep, at default clocks.")]),
     ("profile resume", &[("pfoctl profile resume llama", "Continue where it was paused.")]),
-    ("profile stop", &[("pfoctl profile stop llama", "Discard what was measured.")]),
+    ("profile stop", &[("pfoctl profile stop llama", "End the sweep without a profile.")]),
     ("profile list", &[("pfoctl profile list", "List what was measured of which model.")]),
     (
         "profile export",

@@ -29,28 +29,29 @@ use crate::profile::ProfileArguments;
 
 /// Find the plan that saves most energy on a running job, and prove it on the job
 ///
-/// pfo-agent does this: the plan and default clocks take turns on the job, until it is certain whether
-/// the plan saves energy and keeps the limit. If more turns are not expected to make that certain, a
-/// plan is kept whose slowdown is most likely within the limit and whose saving is certain, with exit
-/// code 6. A plan that makes the job slower than allowed is replaced by a faster one. Where a plan
-/// saves less than predicted, because changes of clocks cost more than is known, plans that change
-/// clocks less often are tried, too, and the one that saves most is kept. If no plan saves energy, the
-/// job stays at default clocks. Every stage must have a rank on this node, or the job be one of a
-/// fleet, all of whose nodes are measured; every GPU must have an energy counter.
+/// pfo-agent alternates between the plan and default clocks on the job, until it is certain whether the
+/// plan saves energy and keeps the limit. If more turns are not expected to make that certain, pfo-agent
+/// keeps a plan whose slowdown is most likely within the limit and whose saving is certain, and pfoctl
+/// exits with 6. pfo-agent replaces a plan that makes the job slower than allowed by a faster one. If a
+/// plan saves less than predicted, because changes of clocks cost more than is known, pfo-agent also tries
+/// plans that change clocks less often, and keeps the one that saves most. If no plan saves energy, the
+/// job stays at default clocks. Every GPU must have an energy counter. Every stage must have a rank on
+/// this node, except in a fleet, where all nodes of the job are measured.
 ///
 /// The tune continues without this command, and over restarts of pfo-agent and pfod. Ctrl-C asks whether
-/// to stop it; without a terminal, SIGINT and SIGTERM stop it. A lost terminal leaves it running: --attach
-/// watches it again. `pfoctl status` shows how far it is.
+/// to stop the tune; without a terminal, SIGINT and SIGTERM stop it. A lost terminal leaves it running, and
+/// --attach watches it again. `pfoctl status` shows the progress.
 ///
-/// If no profile of the job is stored, the tune learns in a few steps what lower clocks do; none of them is
-/// more than a tenth longer, unless --max-slowdown allows more. A `sweep_…` term has the job swept instead,
-/// which takes longer and stores the profile; so has a job on several nodes, or on GPUs that differ.
+/// If no profile of the job is stored, the tune learns in a few steps what lower clocks do; none of these
+/// steps is more than a tenth longer, unless --max-slowdown allows more. A `sweep_…` term sweeps the job
+/// instead, which takes longer and stores the profile. So does a tune of a job on several nodes, on GPUs of
+/// different models, or on GPUs that do not hold their highest clock.
 ///
 /// The plan is for the order in which the job runs its instructions, which pfo-agent reads from one of
-/// its steps, unless --order or a schedule is given. Where power limits keep the GPUs below the clocks that
-/// the profile asked for, no plan asks for more than they hold. The report says what that alone saves.
+/// its steps, unless --order or a schedule is given. If power limits keep the GPUs below the clocks of the
+/// profile, no plan requests a higher clock than the GPUs hold. The report says what that alone saves.
 ///
-/// `pfoctl compare tune` takes each of the terms as an option of its own, and the plans of other systems.
+/// `pfoctl compare tune` takes each of the terms as an option of its own, and tries plans of other systems.
 #[derive(Args)]
 pub(crate) struct Tune {
     #[command(flatten)]
@@ -60,23 +61,23 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     max_slowdown: Slowdown,
 
-    /// Steps to measure in each turn; more of them if they take less than 2 s together, because
-    /// energy counters are refreshed seldom
+    /// Steps to measure in each turn; more if they take less than 2 s together, because the driver refreshes
+    /// energy counters seldom
     #[arg(long, value_name = "N", default_value = "2", value_parser = number::positive)]
     steps: u32,
 
-    /// Leave no guard: nothing compares the plan with default clocks later on
+    /// Set no guard: nothing compares the plan with default clocks later on
     ///
-    /// Otherwise pfo-agent does, and corrects the plan, or brings the job back to default clocks, if
-    /// it no longer keeps the allowed slowdown, as with `pfoctl plan guard`. The frontier that the
-    /// plan is from is loaded for that.
+    /// A guard compares them now and then, as `pfoctl plan guard` describes. If the plan no longer keeps the
+    /// allowed slowdown, pfo-agent makes a faster one from the frontier of the tune, which it loads for
+    /// this, or returns the job to default clocks.
     #[arg(long)]
     no_guard: bool,
 
     /// Set another term, such as rounds=8 or microbatches=12; may be given several times
     ///
-    /// The terms and their defaults: `rounds=4` and `settling_steps=1` of each comparison, in
-    /// which a round is two turns at default clocks and two of the plan;
+    /// The terms and their defaults: `rounds=4` and `settling_steps=1` of each comparison; a round is
+    /// two turns at default clocks and two of the plan;
     /// `sweep_steps=10`, `sweep_stride=30` (MHz) and `sweep_max_slowdown` (a share) of a sweep;
     /// `combine` and `noise`, as `plan optimize` takes them; `microbatches`, `schedule`, `chunks`,
     /// `memory_limits` and `fixed` of the pipeline; `transfer_s`, `switch_latency_s`, `set_call_s`,
@@ -88,11 +89,11 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "ORDER.json")]
     order: Option<String>,
 
-    /// Watch the tune of the job that was begun before
+    /// Watch a tune of the job that began earlier
     #[arg(long, conflicts_with_all = ["detach", "stop"])]
     attach: bool,
 
-    /// Begin, and do not wait
+    /// Begin the tune, and return without waiting for it
     #[arg(long, conflicts_with_all = ["stop", "output", "report"])]
     detach: bool,
 

@@ -32,7 +32,7 @@ pub(crate) struct ResultArguments {
     #[arg(long, short, value_name = "PLAN.json")]
     output: Option<String>,
 
-    /// Write a page about the job to this file, as `pfoctl report` does, with what was measured here
+    /// Write a page about the job to this file, as `pfoctl report` does, with the measurements of the tune
     #[arg(long, value_name = "REPORT.html")]
     report: Option<String>,
 

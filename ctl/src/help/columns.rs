@@ -29,7 +29,7 @@ pub(super) const COLUMNS: Tables = &[
         &[
             ("Iteration, Energy", "what a step takes, by replay"),
             ("Saving, Slower", "the same compared with the highest clocks"),
-            ("Rounds", "trials that the policy needs on a job; * where it has not settled by then"),
+            ("Rounds", "trials that the policy needs on a job; * if it has not settled by then"),
             ("pfo then, takes", "pfo's plan that is as fast, and how much less energy it takes"),
         ],
     ),
@@ -46,9 +46,9 @@ pub(super) const COLUMNS: Tables = &[
     (
         "profile status",
         &[
-            ("Clocks", "clocks that were measured, of all"),
+            ("Clocks", "how many clocks were measured, and how many there are"),
             ("MHz", "the clock that is measured now"),
-            ("Time/step, Slowdown", "what a step takes at it, and compared with default clocks"),
+            ("Time/step, Slowdown", "time of a step at it, and compared with default clocks"),
             ("Left at most", "time until the sweep ends if it measures every clock"),
         ],
     ),
@@ -85,7 +85,7 @@ pub(super) const COLUMNS: Tables = &[
     (
         "p2p show",
         &[
-            ("GPU", "the GPU it is of, or all of a model"),
+            ("GPU", "the GPU with this power, or all GPUs of a model"),
             ("Clock", "the SM clock at which it was measured"),
             ("±", "standard error of the mean"),
             ("Count", "measurements in the mean"),
@@ -96,8 +96,8 @@ pub(super) const COLUMNS: Tables = &[
     (
         "gpu show",
         &[
-            ("Clock", "the SM clock that is changed to"),
-            ("In force", "median time from the call that sets it until it is in force"),
+            ("Clock", "the SM clock after the change"),
+            ("In force", "median time from the call that sets the clock until it is in force"),
             ("Spread", "how far these times are apart"),
             ("Seen", "changes that were measured"),
         ],
@@ -107,11 +107,11 @@ pub(super) const COLUMNS: Tables = &[
         &[
             ("Steps, Time, Used", "what ran under plans, and the energy of its GPUs"),
             ("Saved", "energy that default clocks would have used beyond that"),
-            ("95 % interval", "where what was saved lies with 95 % certainty"),
-            ("Share", "what was saved, of what default clocks would have used"),
-            ("Money, CO2e", "the same by the tariff of agent.toml"),
+            ("95 % interval", "where the saving lies with 95 % certainty"),
+            ("Share", "the saving as a share of what default clocks would have used"),
+            ("Money, CO2e", "the saving at the tariff of agent.toml"),
             ("Slower by", "time that steps took beyond default clocks, by the same comparisons"),
-            ("Given up", "what a power budget took; it is no saving"),
+            ("Given up", "what a power budget took from jobs; no saving includes it"),
         ],
     ),
     (

@@ -158,7 +158,7 @@ pub(super) const EXAMPLES: Tables = &[
     ("profile pause", &[("pfoctl profile pause llama", "Pause the sweep, at default clocks.")]),
     ("profile resume", &[("pfoctl profile resume llama", "Continue where it was paused.")]),
     ("profile stop", &[("pfoctl profile stop llama", "End the sweep without a profile.")]),
-    ("profile list", &[("pfoctl profile list", "List what was measured of which model.")]),
+    ("profile list", &[("pfoctl profile list", "List the stored profiles.")]),
     (
         "profile export",
         &[
@@ -219,13 +219,13 @@ pub(super) const EXAMPLES: Tables = &[
             "Measure what GPUs draw in the waits of a running job.",
         )],
     ),
-    ("p2p set", &[("pfoctl p2p set --model A100-SXM4-80GB 84", "Take 84 W for a model.")]),
-    ("p2p show", &[("pfoctl p2p show", "Show what is known, and where it is from.")]),
+    ("p2p set", &[("pfoctl p2p set --model A100-SXM4-80GB 84", "Set 84 W for a model.")]),
+    ("p2p show", &[("pfoctl p2p show", "Show every known power, and its origin.")]),
     (
         "clocks acknowledge",
-        &[("pfoctl clocks acknowledge", "Say that you have looked for locks that pfo lost.")],
+        &[("pfoctl clocks acknowledge", "End the report that pfo may have lost locks.")],
     ),
-    ("clocks reset", &[("pfoctl clocks reset", "Free the clocks that nobody holds any more.")]),
+    ("clocks reset", &[("pfoctl clocks reset", "Free clocks whose session has ended.")]),
     (
         "savings",
         &[
@@ -238,7 +238,7 @@ pub(super) const EXAMPLES: Tables = &[
             ("pfoctl savings --job llama --by plan --csv", "Write each plan of a job as CSV."),
         ],
     ),
-    ("doctor", &[("pfoctl doctor", "Look for what is wrong; exits with 1 if something is.")]),
+    ("doctor", &[("pfoctl doctor", "Check this node; exits with 1 if something is wrong.")]),
     (
         "selftest",
         &[
@@ -272,20 +272,20 @@ pub(super) const EXAMPLES: Tables = &[
     ),
     ("reload", &[("pfoctl reload", "Put the rules of pfod.toml into force.")]),
     ("drain", &[("pfoctl drain", "Have every GPU at default clocks for maintenance.")]),
-    ("undrain", &[("pfoctl undrain", "Take up work again after maintenance.")]),
-    ("driver release", &[("pfoctl driver release", "Let go of the driver, to upgrade it.")]),
+    ("undrain", &[("pfoctl undrain", "Grant leases again after maintenance.")]),
+    ("driver release", &[("pfoctl driver release", "Release the driver, to upgrade it.")]),
     ("gpus", &[("pfoctl gpus", "List the GPUs, and how to name them.")]),
     (
         "gpu calibrate",
         &[
             (
                 "pfoctl gpu calibrate llama",
-                "Measure how long clocks take, with some steps of a job.",
+                "Measure when clocks are in force, with some steps of a job.",
             ),
             ("pfoctl gpu calibrate --gpu 0", "Measure it with a GPU that nobody uses."),
         ],
     ),
-    ("gpu show", &[("pfoctl gpu show", "Show what was measured of each model.")]),
+    ("gpu show", &[("pfoctl gpu show", "Show the measurements of each model.")]),
     (
         "budget set",
         &[

@@ -31,17 +31,17 @@ use crate::text::harmless;
 
 /// Run a training, show what it does, predict what clocks would save, and set nothing
 ///
-/// Starts a pfod that only observes and a pfo-agent, both in a folder of their own, for as long as the
-/// command runs. That requires no root, no installation and no pfod on the node. The command has its
-/// signals, and pfoctl exits as it does. What was seen is written to standard error, and says which
-/// figures are measured and which are predicted.
+/// Starts a pfod that only observes, and a pfo-agent, in a temporary folder for as long as the command
+/// runs. That requires no root, no installation and no running pfod on the node. pfoctl passes signals on
+/// to the command, exits with its exit code, and writes the report to standard error. The report says
+/// which figures are measured and which are predicted.
 #[derive(Args)]
 pub(crate) struct Observe {
     /// Also write a page for a browser
     #[arg(long, value_name = "REPORT.html")]
     report: Option<String>,
 
-    /// Print JSON to standard output, after that of the command, in place of the text
+    /// Print JSON to standard output, after the output of the command, instead of the report
     #[arg(long)]
     json: bool,
 

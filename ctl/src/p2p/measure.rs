@@ -39,11 +39,10 @@ const LONG_ENOUGH_S: f64 = 20.0;
 
 /// Measure the P2P-blocking power of two GPUs, or from the waits of a running job
 ///
-/// A helper keeps two free GPUs in a receive that never completes, while their energy counters are
-/// read at the highest clock and at some lower ones. With --job, the waits of that job are measured
-/// instead, while it runs all of its instructions at each of these clocks, and so more slowly;
-/// afterwards it returns to what it ran before. pfo-agent keeps the result by GPU and model, for
-/// `plan optimize`.
+/// A helper keeps two free GPUs in a receive that never completes, while pfod reads their energy counters
+/// at the highest clock and at some lower ones. With --job, the waits of that job are measured instead.
+/// The job then runs all of its instructions at each of these clocks, and so more slowly; afterwards it
+/// returns to what it ran before. pfo-agent stores the result by GPU and model, for `plan optimize`.
 #[derive(Args)]
 pub(crate) struct Measure {
     /// The two GPUs, by index, UUID or PCI bus id [default: two free ones of the same model]
@@ -54,8 +53,8 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "MHZ,…", value_delimiter = ',', value_parser = number::mhz)]
     clocks: Vec<Mhz>,
 
-    /// Command that keeps two GPUs waiting: it is started with --gpus UUID,UUID --job NAME, and
-    /// runs until its standard input is closed
+    /// Command that keeps two GPUs waiting: pfoctl starts it with --gpus UUID,UUID --job NAME, and it must
+    /// run until its standard input is closed
     #[arg(long, value_name = "COMMAND", default_value = "python3 -m pfo_gpu.p2p")]
     helper: String,
 
@@ -67,12 +66,12 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "USER", value_parser = user::parse, requires = "job")]
     user: Option<Uid>,
 
-    /// Steps of each measurement. A step of the helper takes a second; a job is measured for more
-    /// steps where its waits are short for the energy counter
+    /// Steps of each measurement. A step of the helper takes a second. A job is measured for more steps if
+    /// its waits are too short for the energy counter
     #[arg(long, value_name = "N", default_value = "5", value_parser = number::steps)]
     steps: u32,
 
-    /// Print JSON: an array with the powers that are kept
+    /// Print JSON: an array with the powers that pfo-agent stored
     #[arg(long)]
     json: bool,
 }

@@ -53,7 +53,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
 
-    /// Set it also for a model that neither this node has nor a power is known of
+    /// Set the power even for a model that is neither on this node nor known to pfo-agent
     #[arg(long, requires = "model", conflicts_with = "forget")]
     force: bool,
 

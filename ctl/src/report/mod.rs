@@ -39,11 +39,11 @@ use crate::{journal, savings, user};
 
 /// Write a page about a job: what it saves, a step before and after, the frontier, and what limits it
 ///
-/// The page is one file without scripts, and asks no other place for anything. It begins with the saving
-/// that the ledger of pfo-agent proves, in kWh and money, or says that nothing is certain yet. It
-/// says which figures are measured and which are predicted, and ends with what is not known, and why. A
-/// plan's pictures require the profile. The page of a job that has ended shows what the ledger knows of it.
-/// Warnings of both daemons are those of the journal, if this user may read it.
+/// The page is one file without scripts, and loads nothing from elsewhere. It begins with the saving that
+/// the ledger of pfo-agent proves, in kWh and money, or says that nothing is certain yet. It says which
+/// figures are measured and which are predicted, and ends with the figures that are missing, and why. The
+/// pictures of a plan require a profile. For a job that has ended, the page shows what the ledger has of
+/// it. The page includes warnings of both daemons if this user may read the journal.
 #[derive(Args)]
 pub(crate) struct Report {
     #[command(flatten)]

@@ -31,16 +31,15 @@ pub(crate) const KWH_J: f64 = 3.6e6;
 
 /// Show what plans have saved, with 95 % intervals
 ///
-/// pfo-agent remembers what jobs used under plans, by the energy counters of their GPUs, and how these
-/// plans compared with default clocks: while `pfoctl tune` verified them, and now and then since where
-/// their slowdown is guarded (`pfoctl plan guard`). What was saved follows from both. "Not shown" is what
-/// may be nothing: its interval holds zero, or its plan was compared fewer than two times.
+/// pfo-agent records the energy that jobs used under plans, by the energy counters of their GPUs, and how
+/// these plans compared with default clocks: when `pfoctl tune` verified them, and now and then for as long
+/// as a guard (`pfoctl plan guard`) compares them. The saving follows from both. A saving is "not shown"
+/// if its interval contains zero, or if its plan was compared fewer than two times.
 ///
-/// "Given up" is what a power budget took from a job: the energy that it did not use, and the time that this
-/// cost at its own pace. It is no saving, and in none of them.
+/// "Given up" is what a power budget took from a job: the energy that the job did not use, and the time
+/// that this cost at the job's own pace. No saving includes it.
 ///
-/// Only GPUs of this node count, but for --fleet: of a job over several nodes, each shows its part of what
-/// the job saved.
+/// Without --fleet, only GPUs of this node count: each node of a job shows its part of the job's saving.
 /// You see your own jobs; administrators see everybody's.
 #[derive(Args)]
 pub(crate) struct SavingsCommand {
@@ -52,24 +51,24 @@ pub(crate) struct SavingsCommand {
     #[arg(long, value_name = "USER", value_parser = user::parse)]
     user: Option<Uid>,
 
-    /// Only what was measured since: a day such as 2026-11-01, from its midnight here on; a time ago, such as
-    /// 90min, 12h or 7d; or @ and seconds since 1970
+    /// Only what was measured from then on: a day such as 2026-11-01, which stands for its first midnight in
+    /// the local time zone; a time ago, such as 90min, 12h or 7d; or @ and seconds since 1970
     #[arg(long, value_name = "TIME")]
     since: Option<Since>,
 
-    /// Only what was measured before: of a day, before its midnight
+    /// Only what was measured before then; a day stands for its first midnight
     #[arg(long, value_name = "TIME")]
     until: Option<Since>,
 
-    /// Only this month, such as 2026-11, from its first midnight here to that of the next
+    /// Only this month, such as 2026-11, in the local time zone
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["since", "until"])]
     month: Option<Month>,
 
-    /// A month of all nodes of the fleet, this one without --month
+    /// A month of all nodes of the fleet; without --month, the present month
     #[arg(long, conflicts_with_all = ["since", "until"])]
     fleet: bool,
 
-    /// What each row is of; days begin at midnight UTC
+    /// What to show in each row; days begin at midnight UTC
     #[arg(long, value_enum, default_value_t = By::Job)]
     by: By,
 

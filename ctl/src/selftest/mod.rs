@@ -29,13 +29,13 @@ use crate::progress::Progress;
 /// Check what pfo promises on the GPUs of this node, and write a report to send in
 ///
 /// Only reads, at most 400 calls a second and 8 % of the time, unless --set is given. Works without
-/// pfod; what needs it is then reported as not checked. Takes some seconds for each GPU. The report
-/// names models and versions, but no UUID, host, user or job. docs/tested-on.md says what becomes of
-/// it. The exit code is 1 if a check fails; what is unknown does not change it.
+/// pfod; the report then names the checks that need pfod as not checked. Takes some seconds for each
+/// GPU. The report names models and versions, but no UUID, host, user or job. docs/tested-on.md says what
+/// becomes of it. The exit code is 1 if a check fails; an unknown result does not change it.
 #[derive(Args)]
 pub(crate) struct Selftest {
-    /// Also have pfod lock clocks and restore them, on GPUs that nobody leases and nothing computes
-    /// on, and that MIG does not split
+    /// Also have pfod lock and restore the clocks of GPUs that nobody leases, nothing computes on and MIG
+    /// does not split
     ///
     /// This process opens sessions as the only rank of jobs named pfo-selftest-…, which requires
     /// membership in group pfo. If it is interrupted, pfod restores the clocks.

@@ -10,11 +10,12 @@ use crate::config::Config;
 /// Where the configuration is looked for if the command line names none.
 const DEFAULT_CONFIG: &str = "/etc/pfo/agent.toml";
 
-/// Measures jobs for pfo, keeps their profiles, and answers stragglers.
+/// Measures and tunes jobs for pfo, and stores their profiles and savings.
 ///
-/// The agent is an ordinary system user. It asks pfod in the name of its users, and pfod decides.
+/// The agent runs as an ordinary system user. It sends requests to pfod in the name of its users, and pfod
+/// decides.
 ///
-/// Exit codes: 0 stopped in order (or the check passed), 1 failed, 78 the configuration is wrong.
+/// Exit codes: 0 stopped in order, or the check passed; 1 failed; 78 the configuration is wrong.
 #[derive(Debug, Parser)]
 #[command(version, name = "pfo-agent")]
 pub struct Arguments {
@@ -29,7 +30,7 @@ pub struct Arguments {
 /// Where the configuration comes from, at the start and at each reload.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ConfigSource {
-    /// The configuration file; without it /etc/pfo/agent.toml if that exists, else the defaults
+    /// The configuration file [default: /etc/pfo/agent.toml if it exists, else the default values]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -16,8 +16,8 @@ const RUNTIME_DIRECTORY: &str = "/run/pfo";
 
 /// Drives GPU clocks for unprivileged training jobs, one frequency for each instruction.
 ///
-/// Exit codes: 0 stopped in order (or the check passed), 1 failed, 69 the driver or some clocks
-/// could not be reached, 78 the configuration is wrong.
+/// Exit codes: 0 stopped in order, or the check passed; 1 failed; 69 some clocks may still be locked;
+/// 78 the configuration is wrong.
 #[derive(Debug, Parser)]
 #[command(version, name = "pfod")]
 pub struct Arguments {
@@ -27,7 +27,7 @@ pub struct Arguments {
     /// Check the configuration, and exit
     #[arg(long)]
     pub check_config: bool,
-    /// Restore what the ledger says is locked, without serving clients, and exit
+    /// Restore the clocks and power limits in the ledger, without serving clients, and exit
     #[arg(long, conflicts_with_all = ["check_config", "observe"])]
     pub restore_only: bool,
 }
@@ -35,13 +35,14 @@ pub struct Arguments {
 /// Where the configuration comes from, at the start and at each reload.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ConfigSource {
-    /// The configuration file; without it /etc/pfo/pfod.toml if that exists, else the defaults
+    /// The configuration file [default: /etc/pfo/pfod.toml if it exists, else the default values]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The NVML library, instead of the configured one
     #[arg(long, value_name = "LIBRARY")]
     nvml: Option<PathBuf>,
-    /// Only read GPUs: no clock or power limit is set, reset or restored, and plans are followed as if
+    /// Only read GPUs: pfod sets, resets and restores no clock and no power limit, and follows plans as if
+    /// it had set their clocks
     #[arg(long)]
     observe: bool,
 }

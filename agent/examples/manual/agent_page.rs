@@ -10,11 +10,13 @@ use crate::sections::{journal, section};
 const WHO: &[(&str, &str)] = &[
     (
         "root and group pfo-admin, on pfo-agent-admin.sock",
-        "measure, sweep and watch every user's jobs, and set P2P-blocking powers.",
+        "may measure, tune and guard every user's jobs, and set P2P-blocking powers and power \
+         budgets.",
     ),
     (
         "group pfo, and the above on pfo-agent.sock",
-        "measure and sweep their own jobs, load frontiers for them, and read their own profiles.",
+        "may measure, tune and guard their own jobs, load plans and frontiers for them, and read \
+         their own profiles and savings.",
     ),
     ("any other user", "may do nothing."),
 ];
@@ -36,9 +38,11 @@ const FILES: &[(&str, &str)] = &[
     ),
     ("/var/lib/pfo-agent/sweeps", "Unfinished sweeps. The next agent continues them."),
     ("/var/lib/pfo-agent/p2p.json", "P2P-blocking powers."),
+    ("/run/pfo-agent/jobs", "The frontiers of running jobs."),
     (
-        "/run/pfo-agent/jobs",
-        "The frontiers of running jobs, and the plans that jobs return to after a straggler.",
+        "/run/pfo-agent/standing",
+        "The guards and straggler settings of running jobs, and the plans to which jobs return \
+         after a straggler.",
     ),
 ];
 

@@ -33,7 +33,7 @@ pub(crate) const KWH_J: f64 = 3.6e6;
 ///
 /// pfo-agent records the energy that jobs used under plans, by the energy counters of their GPUs, and how
 /// these plans compared with default clocks: when `pfoctl tune` verified them, and now and then for as long
-/// as a guard (`pfoctl plan guard`) compares them. The saving follows from both. A saving is "not shown"
+/// as a guard (`pfoctl plan guard`) compares them. The saving follows from both. A saving is "not proven"
 /// if its interval contains zero, or if its plan was compared fewer than two times.
 ///
 /// "Given up" is what a power budget took from a job: the energy that the job did not use, and the time

@@ -11,15 +11,15 @@ const WHO: &[(&str, &str)] = &[
     (
         "root and group pfo-admin",
         "may see and change every job, and reset clocks, but only through admin.sock. On pfod.sock \
-         root is an ordinary user.",
+         root is a member of group pfo.",
     ),
     ("group pfo", "may run jobs as the rules of pfod.toml(5) allow, and see and change their own."),
     (
         "group pfo-agent",
-        "is for pfo-agent, which reads everything, and changes and measures jobs on behalf of \
-         users, as each of them may.",
+        "is for pfo-agent, which reads everything, and changes and measures jobs in the name of a \
+         user, within the rights of that user.",
     ),
-    ("any other user", "may do nothing, unless an administrator lets them open the socket."),
+    ("any other user", "may do nothing, unless an administrator lets that user open pfod.sock."),
 ];
 
 const FILES: &[(&str, &str)] = &[
@@ -27,32 +27,33 @@ const FILES: &[(&str, &str)] = &[
     ("/run/pfo/pfod.sock", "The socket for training processes and status, of group pfo."),
     (
         "/run/pfo/admin.sock",
-        "The socket for administration, of group pfo-admin. Administration requires it.",
+        "The socket for administration, of group pfo-admin. No other socket serves administration.",
     ),
     ("/run/pfo/agent.sock", "The socket for pfo-agent, of group pfo-agent."),
     (
         "/run/pfo/ledger.json",
-        "What is locked now, written before it is locked. If a daemon ended without restoring \
-         it, `pfod --restore-only` frees what this file names.",
+        "The clocks and power limits that pfod has set, each written before pfod sets it. If a \
+         daemon ended without restoring them, the next one does, or `pfod --restore-only`.",
     ),
     (
         "/run/pfo/ledger.damaged",
-        "A damaged ledger that may have named more than could be read. It is kept, and reported, \
+        "A damaged ledger, which may name locks that pfod could not read. pfod keeps and reports it \
          until `pfoctl clocks acknowledge`.",
     ),
     (
         "/run/pfo/pfod.toml",
-        "A copy of the configuration with which pfod has started. `pfod --restore-only` uses it \
-         while the configuration is wrong.",
+        "A copy of the configuration with which pfod started. `pfod --restore-only` uses it if \
+         /etc/pfo/pfod.toml is wrong.",
     ),
     (
         "/run/pfo/jobs/",
-        "The plans that jobs run, with which the next pfod continues after a restart.",
+        "The plans that jobs run. The next pfod continues with them after a restart.",
     ),
     (
         "/run/pfo/attempt.json",
-        "The jobs that pfod has taken up from the one before, until it has lived for ten seconds. \
-         After several that died, a job that they may have died of is left out.",
+        "The jobs that pfod resumed from its predecessor; pfod removes the file after ten seconds. \
+         After four daemons that died within that time, the next ones leave out one job each, to \
+         find the one that killed them.",
     ),
 ];
 

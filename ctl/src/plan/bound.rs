@@ -14,7 +14,7 @@ use crate::status::table::{Cell, Table};
 /// Show how far plans are from the least energy that any plan can take
 ///
 /// The plans are those that `plan export` writes for the same deadlines, with the wait until then.
-/// The bound is what a step would take if instructions could change between measured clocks at any
+/// The bound is the energy of a step whose instructions could change between measured clocks at any
 /// moment, so no plan takes less.
 #[derive(Args)]
 pub(crate) struct Bound {

@@ -44,7 +44,7 @@ pub(crate) struct Compare {
     )]
     p2p_power: PerStage<Watts>,
 
-    /// P2P-blocking power by clock, in MHz and W: long waits of our plans get the clock at which a
+    /// P2P-blocking power by clock, in MHz and W: long waits of pfo's plans get the clock at which a
     /// waiting GPU draws least
     #[arg(long, value_name = "MHZ:WATTS,…")]
     wait_power: Option<PerStage<PowerByClock>>,
@@ -53,7 +53,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0%,1%,5%,10%")]
     slowdown: Vec<Slowdown>,
 
-    /// Number of plans of our frontier, from which the plans that are shown are made
+    /// Number of plans of pfo's frontier, from which pfoctl makes the plans that it shows
     #[arg(long, value_name = "N", default_value_t = Options::default().plans)]
     plans: usize,
 
@@ -61,7 +61,7 @@ pub(crate) struct Compare {
     #[arg(long, conflicts_with = "csv")]
     json: bool,
 
-    /// Print CSV: policy, time (s), energy (J), saving, slowdown, energy of ours at that time (J)
+    /// Print CSV: policy, time (s), energy (J), saving, slowdown, energy of pfo at that time (J)
     #[arg(long)]
     csv: bool,
 

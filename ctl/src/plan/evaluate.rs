@@ -43,8 +43,8 @@ pub(crate) struct Evaluate {
     )]
     p2p_power: Option<PerStage<Watts>>,
 
-    /// Print JSON: time, energy, where they are expected, instructions, the same at
-    /// the highest clocks, and warnings about the profile
+    /// Print JSON: time and energy, their expected ranges, instructions, the same at the highest clocks,
+    /// and warnings about the profile
     #[arg(long)]
     json: bool,
 }

@@ -20,8 +20,8 @@ use crate::status::quantity::{joules, percent_finely};
 
 /// Write the plan of least energy for a deadline
 ///
-/// The plan is made for that time, beginning with the plans of the frontier. A stage that is done earlier
-/// waits until then, at the P2P-blocking power.
+/// pfoctl makes the plan for that time from the plans of the frontier. A stage that is done earlier waits
+/// until then, at the P2P-blocking power.
 #[derive(Args)]
 pub(crate) struct Export {
     /// The frontier, as `plan optimize` writes it
@@ -37,15 +37,14 @@ pub(crate) struct Export {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10")]
     polish: Option<Seconds>,
 
-    /// Share of its steps in which the plan keeps the deadline, such as 95%, though instructions scatter
-    /// and drift: it is made for as much less time. Without it, about half of the steps are late by a
-    /// little
+    /// Share of the steps that keep the deadline, such as 95%, although instructions scatter and drift: the
+    /// plan is made for a shorter time. Without this option, about half of the steps are slightly late
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["polish", "wait_power"])]
     confidence: Option<Confidence>,
 
-    /// P2P-blocking power by clock, in MHz and W: long waits get the clock at which a waiting GPU
-    /// draws least, and the next clock is asked for before they end; one for each stage has semicolons
-    /// between stages [default: that of the frontier]
+    /// P2P-blocking power by clock, in MHz and W: long waits get the clock at which a waiting GPU draws
+    /// least, and pfod requests the next clock before they end. Write semicolons between stages to give each
+    /// stage its own powers [default: those of the frontier]
     #[arg(long, value_name = "MHZ:WATTS,…")]
     wait_power: Option<PerStage<PowerByClock>>,
 

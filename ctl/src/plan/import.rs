@@ -30,7 +30,7 @@ pub(crate) struct Import {
     #[arg(value_name = "DIR|FILE.py")]
     plans: String,
 
-    /// The payloads that Kareus has beside the clocks of the one file, `scheds_pipeline_*.py` of its number
+    /// The payloads of Kareus for the clocks of one file: `scheds_pipeline_*.py` with the same number
     #[arg(long, value_name = "FILE.py")]
     payloads: Option<String>,
 

@@ -44,7 +44,7 @@ pub(crate) struct Optimize {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// Running job whose own order to plan for, with its microbatches: what its ranks run in their next
+    /// Plan for the order and the microbatches of this running job: those that its ranks run in their next
     /// step. All of its stages must have a rank on this node. Nothing about the job changes
     #[arg(
         long,
@@ -69,15 +69,15 @@ pub(crate) struct Optimize {
     )]
     p2p_power: Option<PerStage<Watts>>,
 
-    /// P2P-blocking power by clock, in MHz and W: waits that are long enough get the clock at which
-    /// a waiting GPU draws least, and plans are made for what they draw then. One for each stage has
-    /// semicolons between stages [default: what
-    /// `pfoctl p2p show` has at several clocks, unless --p2p-power is given]
+    /// P2P-blocking power by clock, in MHz and W: waits that are long enough get the clock at which a
+    /// waiting GPU draws least, and plans are made for the power at that clock. Write semicolons between
+    /// stages to give each stage its own powers [default: the powers at several clocks in `pfoctl p2p show`,
+    /// unless --p2p-power is given]
     #[arg(long, value_name = "MHZ:WATTS,…", conflicts_with = "p2p_power")]
     wait_power: Option<PerStage<PowerByClock>>,
 
-    /// What host, fans and cooling draw for each GPU while it trains: time then costs more, and the
-    /// plan of least energy is faster. Energies remain those of the GPUs
+    /// Power of host, fans and cooling for each GPU while it trains: time then costs more, and the plan of
+    /// least energy is faster. Energies remain those of the GPUs
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     site_power: Option<Watts>,
 
@@ -86,8 +86,8 @@ pub(crate) struct Optimize {
     plans: usize,
 
     /// What has a clock of its own: each instruction, each kind of instruction of a stage, or each
-    /// stage. Plans of fewer clocks save less, and do what they predict where instructions are
-    /// shorter than the switching latency
+    /// stage. Plans with fewer clocks save less, but keep their predictions if instructions are shorter
+    /// than the switching latency
     #[arg(long, value_name = "WHAT", default_value_t = ClockPer::Instruction)]
     clock_per: ClockPer,
 
@@ -95,8 +95,8 @@ pub(crate) struct Optimize {
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
 
-    /// Make one plan only, for this iteration time, in a small part of the time: a time (3.1s, 310ms), a
-    /// factor of the fastest (1.02x), fastest or min-energy. The output is this plan
+    /// Make and write only the plan for this iteration time, in a small part of the time: a time (3.1s,
+    /// 310ms), a factor of the fastest (1.02x), fastest or min-energy
     #[arg(long, value_name = "D", conflicts_with = "plans")]
     deadline: Option<WrittenDeadline>,
 

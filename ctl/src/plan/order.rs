@@ -8,8 +8,7 @@ use crate::planning::file;
 use crate::planning::measured::TreatmentArguments;
 use crate::planning::pipeline::PipelineArguments;
 
-/// Write what each stage runs, and in which order, as a file for --order: a beginning for an order
-/// of one's own
+/// Write the order of each stage's instructions as a file for --order, to change it
 #[derive(Args)]
 pub(crate) struct Order {
     /// Time and energy of each instruction, as `plan optimize` takes it

@@ -12,9 +12,9 @@ use crate::planning::written;
 
 /// Write the plan of least energy for a pipeline that waits for a straggler
 ///
-/// Pipelines that train together wait for the slowest at the end of each step; the others lose
-/// nothing if they are as slow. Waiting takes energy, too: the plan is the one that takes least
-/// together with its wait, and is made for that time.
+/// Pipelines that train together wait for the slowest at the end of each step; the others lose nothing if
+/// they are as slow. Waiting takes energy, too: the plan takes least energy together with its wait until
+/// the straggler is done.
 #[derive(Args)]
 pub(crate) struct Pick {
     /// The frontier, as `plan optimize` or `plan import` writes it

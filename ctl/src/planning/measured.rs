@@ -20,11 +20,11 @@ pub(crate) struct TreatmentArguments {
     #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
     combine: Combine,
 
-    /// How to treat measurements that scatter: off; isotonic makes time fall and power rise with
-    /// the clock; auto gives stages that run the same layers one shape of the curve, each at its own
-    /// level, and then does so only where rows scatter by 1 % or more still, and only as far as
-    /// that explains; factor=5% is the noise factor of Perseus. Predictions are then replays over the
-    /// smoothed profile, which `plan smooth` writes
+    /// How to treat measurements that scatter: off; isotonic, which makes time fall and power rise with
+    /// the clock; auto, which gives stages that run the same layers one shape of the curve, each at its own
+    /// level, and is then isotonic only where rows still scatter by 1 % or more, and only as far as scatter
+    /// explains; or factor=5%, the noise factor of Perseus. Predictions are then replays over the smoothed
+    /// profile, which `plan smooth` writes
     #[arg(long, value_name = "HOW", default_value_t = Noise::default())]
     noise: Noise,
 }

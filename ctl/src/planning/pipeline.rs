@@ -36,10 +36,11 @@ pub(crate) struct ScheduleArguments {
     schedule: Option<Schedule>,
 
     /// File with the order instead, as PyTorch (the CSV of a schedule), Megatron-Core (the list of
-    /// chunks of each stage) or DeepSpeed (the steps of each stage) write it, or {"format": "pfo-order/1", "stages": [[{"instruction":
-    /// "forward", "microbatch": 0}, …], …]}; - reads standard input. `pfoctl plan order` writes the
-    /// order of a schedule as such a file. A forward waits for that of the stage before, a backward
-    /// for that of the stage after, unless the file says otherwise: "dependencies": [{"of":
+    /// chunks of each stage) or DeepSpeed (the steps of each stage) write it, or {"format":
+    /// "pfo-order/1", "stages": [[{"instruction": "forward", "microbatch": 0}, …], …]}; - reads standard
+    /// input. `pfoctl plan order` writes the order of a schedule as such a file. A forward waits for the
+    /// forward of the stage before, a backward for the backward of the stage after, unless the file has
+    /// dependencies of its own: "dependencies": [{"of":
     /// {"stage": 1, "instruction": "forward", "microbatch": 0}, "after": [{"stage": 0, …}, …]}, …].
     /// Plans contain these dependencies; other tools ignore them
     #[arg(long, value_name = "ORDER.json", conflicts_with_all = ["schedule", "fixed"])]
@@ -67,32 +68,32 @@ pub(crate) struct ScheduleArguments {
     memory_limit: Vec<u32>,
 
     /// Time of the transfer of an activation or a gradient between two stages, in milliseconds
-    /// [default: what an order file says, or 0; `tune` takes what it measures on the job]
+    /// [default: the time in an order file, or 0; `tune` measures it on the job]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     transfer_ms: Option<f64>,
 
-    /// Time from the call that sets a clock until it is in force, in milliseconds: an instruction
-    /// begins at the clock of the one before it. `pfoctl status --json` has it as `settle_ms`. Where
-    /// instructions are more than twice as long, pfod asks ahead, and nothing is late [default: 0;
-    /// `tune` takes what the job's GPUs need]
+    /// Time from the call that sets a clock until it is in force, in milliseconds: until then, an
+    /// instruction runs at the clock of the one before it. `pfoctl status --json` has this time as
+    /// `settle_ms`. If instructions are more than twice as long, pfod requests clocks ahead, and none is late
+    /// [default: 0; `tune` takes the time of the job's GPUs]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
 
-    /// For how long the call that sets a clock blocks, in milliseconds: what is asked for meanwhile
-    /// waits, and only the newest clock is set when it returns. It may be longer than the time until
-    /// the clock is in force. Each change of clocks costs a part of what a waiting GPU draws in this
-    /// time, so a change that saves less is not planned [default: 0; `tune` takes what is measured]
+    /// For how long the call that sets a clock blocks, in milliseconds: requests for other clocks wait
+    /// meanwhile, and when the call returns, pfod sets only the newest. It may be longer than the time until
+    /// the clock is in force. Each change of clocks costs a part of the energy of a waiting GPU in this
+    /// time, so plans contain no change that saves less [default: 0; `tune` takes the measured time]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     set_call_ms: Option<f64>,
 
-    /// For how long a change of clocks holds up what the instruction before it hands on, and the next
-    /// instruction of its stage, in milliseconds: some drivers keep transfers waiting while they set a
-    /// clock [default: 0; `tune` learns it from plans that take longer than predicted]
+    /// For how long a change of clocks delays the transfer after the instruction before it, and the next
+    /// instruction of its stage, in milliseconds: with some drivers, transfers wait while a clock is set
+    /// [default: 0; `tune` learns it from plans that take longer than predicted]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     held_up_ms: Option<f64>,
 
-    /// Instructions that ranks announce as well and whose time does not depend on the clock: load,
-    /// collective, `optimizer_step`; stages run those of them that the profile has
+    /// Further instructions of the ranks whose time does not depend on the clock: load, collective,
+    /// `optimizer_step`; a stage runs those that the profile has for it
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     fixed: Vec<Instruction>,
 }

@@ -9,12 +9,12 @@ use crate::status::quantity::{joules, seconds};
 /// Where the rest of a step comes from.
 #[derive(Args, Default)]
 pub(crate) struct RestArguments {
-    /// A measured step of the job at default clocks, such as 3.1s: what it took beside its instructions
-    /// (transfers, loads, the optimizer) is added to what is expected
+    /// Time of a measured step of the job at default clocks, such as 3.1s: its time outside instructions
+    /// (transfers, loads, the optimizer) is added to the expected time
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "rest_ms")]
     measured_step: Option<f64>,
 
-    /// What a step takes beside its instructions, in milliseconds
+    /// Time of a step outside its instructions, in milliseconds
     #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = milliseconds)]
     rest_ms: Option<f64>,
 }

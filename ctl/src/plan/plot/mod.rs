@@ -50,12 +50,12 @@ pub(crate) struct Plot {
     replayed: ReplayArguments,
 
     /// Draw these points over a frontier: another frontier, such as one that `plan import` replayed,
-    /// or CSV with columns time (s) and energy (J), which are labelled as measured if `plan sweep`
-    /// wrote them, and else as claimed; may be repeated
+    /// or CSV with columns time (s) and energy (J), which the picture labels as measured if `plan sweep`
+    /// wrote them, and else as claimed; may be given several times
     #[arg(long, value_name = "FRONTIER|POINTS.csv")]
     over: Vec<String>,
 
-    /// Deadline of the plan of a frontier to mark or to draw, as `plan export` takes it [default:
+    /// Which plan of a frontier to mark or to draw: its deadline, as `plan export` takes it [default:
     /// min-energy]
     #[arg(long, value_name = "D")]
     deadline: Option<WrittenDeadline>,

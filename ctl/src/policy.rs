@@ -23,7 +23,7 @@ pub(crate) enum Policy {
         #[arg(long, value_name = "USER", value_parser = user::parse_with_groups)]
         user: Option<User>,
 
-        /// As if the user asked from this control group, for rules about those
+        /// Answer as if the user asked from this control group, for rules that name one
         #[arg(long, value_name = "PATH", requires = "user")]
         cgroup: Option<String>,
 

@@ -36,7 +36,7 @@ struct Arguments {
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=8760))]
     hours: u64,
 
-    /// The most lines to print
+    /// How many lines to print at most
     #[arg(long, default_value_t = 1000)]
     lines: usize,
 

@@ -32,7 +32,7 @@ use crate::output::Output;
 pub(crate) enum Profile {
     Start(Start),
     Status(Status),
-    /// Pause a sweep: the job runs at default clocks, and what was measured so far is kept
+    /// Pause a sweep: the job runs at default clocks, and pfo-agent keeps what it has measured so far
     Pause(Control),
     /// Continue a sweep where it was paused
     Resume(Control),

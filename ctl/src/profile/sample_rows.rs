@@ -15,30 +15,30 @@ use crate::error::Error;
 pub(super) const COLUMNS: &str = "\
 Columns:
   stage,instruction,frequency,time,energy
-                     as in any profile (MHz asked for, s, J); no frequency at default clocks.
-                     The counter is refreshed too seldom for the energy of one instruction: this is
-                     the power that explains best the counter's readings over all instructions of
-                     the same rank, kind, chunk and clock, times the time of this one
+                     as in any profile (requested MHz, s, J); no frequency at default clocks. The
+                     driver refreshes the counter too seldom for the energy of one instruction.
+                     So energy is the time of the instruction times the power that best explains the
+                     counter's readings over all instructions of the same rank, kind, chunk and clock
   job,rank,dp_rank,tp_rank,chunk,step,microbatch
                      which instruction it is
   begin_ns,end_ns    when it ran (CLOCK_MONOTONIC, ns)
   observed_mhz,observed_ns
-                     the SM clock that the driver reported last while it ran, or else first
-                     afterwards, and when
-  throttle_reasons   why the driver kept the clock down between the last reading before it and the
-                     first one after it, by NVML's names, joined with +
-  throttled          for which share of the time (0 to 1) a power limit kept the clock of all
-                     instructions of the same rank, kind, chunk and clock down
+                     the last SM clock that the driver reported while the instruction ran, or else
+                     the first one afterwards, and when
+  throttle_reasons   why the driver kept the clock down between the last reading before the
+                     instruction and the first one after it, by NVML's names, joined with +
+  throttled          share of the time (0 to 1) for which a power limit kept the clock down, over all
+                     instructions of the same rank, kind, chunk and clock
   counter_energy     by how much the counter itself rose (J), assumed to rise evenly between two
                      refreshes
-  counter_refreshes  refreshes within the instruction. The fewer, the more of counter_energy is
-                     what the GPU drew before and after: on simulated GPUs, the error was up to
-                     4 % with three and up to 1 % with twenty
+  counter_refreshes  refreshes within the instruction. The fewer there are, the more of counter_energy
+                     is from before and after: on simulated GPUs, the error was up to 4 % with three
+                     and up to 1 % with twenty
   left_out           why a profile leaves this row out: mismatched (not the plan's, or events were
                      lost), settling (began before its clock had settled), throttled (by heat, the
-                     hardware or a power brake), other_clock (neither the one asked for nor beside
-                     it, without a reason), no_energy (its power is not known); else empty. A power
-                     limit leaves nothing out: it is a fact about the clock";
+                     hardware or a power brake), other_clock (neither the requested clock nor next to
+                     it, without a reason), no_energy (its power is not known); else empty. Rows
+                     under a power limit stay in the profile";
 
 /// One instruction, by its columns.
 #[derive(Debug, Serialize)]

@@ -14,9 +14,8 @@ use crate::trial::{Held, Interrupt};
 
 /// Measure a running job, and write time and energy of each of its instructions
 ///
-/// The job is measured at default clocks, at given clocks one after the other, or with a plan. At
-/// the end, and after an interruption, it returns to default clocks, and what was measured is
-/// written.
+/// The job is measured at default clocks, at given clocks one after the other, or with a plan. At the
+/// end, and after an interruption, the job returns to default clocks, and pfoctl writes what was measured.
 #[derive(Args)]
 #[command(after_long_help = COLUMNS)]
 pub(crate) struct Samples {

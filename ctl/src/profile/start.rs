@@ -14,16 +14,16 @@ use crate::output::Output;
 
 /// Measure time and energy of each instruction of a running job at one clock after the other
 ///
-/// A sweep runs all stages at one clock, from the highest down, and stops once the energy of every
-/// instruction has risen five times in a row or there is no lower clock. pfo-agent sweeps by itself
-/// and stores the profile by GPU model, model and partition. At the end of the sweep, and while it
-/// is paused, the job runs at default clocks; the sweep continues after a restart of a daemon or of
-/// the job's ranks. In a fleet, a job that spans nodes is swept on all of them, and the profile stored on
-/// this one; elsewhere each node sweeps its own ranks.
+/// A sweep runs all stages at one clock after the other, from the highest down. It stops once the energy of
+/// every instruction has risen five times in a row, or at the lowest clock. pfo-agent runs the sweep, and
+/// stores the profile by GPU model, model and partition. At the end of the sweep, and while it is paused,
+/// the job runs at default clocks. The sweep continues after a restart of a daemon or of the job's ranks.
+/// In a fleet, a sweep covers all nodes of the job, and the profile is stored on this node; elsewhere each
+/// node sweeps its own ranks.
 ///
-/// A power limit that keeps a GPU below the clock that was asked for is a fact about that clock: its
-/// rows have the clock that the driver reported and the share of the time for which the limit kept it
-/// down. Heat, slowdowns of the hardware and power brakes leave instructions out.
+/// If a power limit keeps a GPU below the requested clock, the rows of that clock have the clock that the
+/// driver reported, and the share of the time for which the limit kept it down. Instructions during which
+/// heat, a slowdown of the hardware or a power brake kept the clock down are left out.
 ///
 /// The energy of an instruction that is shorter than the energy counter's refresh comes from many
 /// readings. On simulated GPUs, whose counters are refreshed every 20 ms, rows of half a
@@ -38,8 +38,8 @@ pub(crate) struct Start {
     #[arg(long, value_name = "NAME")]
     model: Option<JobName>,
 
-    /// Steps to measure at each clock; more, for up to 20 seconds, where instructions are short for
-    /// the energy counter
+    /// Steps to measure at each clock; more, for up to 20 seconds, if instructions are too short for the
+    /// energy counter
     #[arg(long, value_name = "N", default_value = "10", value_parser = number::steps)]
     steps: u32,
 

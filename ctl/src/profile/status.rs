@@ -19,7 +19,7 @@ use crate::user;
 /// Show the progress of sweeps, and how long they will take at most
 #[derive(Args)]
 pub(crate) struct Status {
-    /// Only sweeps of jobs of this name
+    /// Only sweeps of jobs with this name
     #[arg(value_name = "JOB")]
     job: Option<JobName>,
 

@@ -46,20 +46,20 @@ Columns:
   Pred. time, Pred. energy
                what the plan predicts for a step
   Slowdown, Saving
-               time and energy of a step compared with the default clocks measured next to the plan; ± is
+               time and energy of a step, compared with default clocks measured next to the plan; ± is
                the 95 % interval, if there is more than one comparison
   Mismatches   steps in which the instructions of a rank did not follow its plan
   Lost events  events that a rank could not deliver
   Skipped      clock changes that were left out because of the limit per second
   Off plan     share of the time in instructions that ran at another clock than planned
-  Late         instructions that began before their clock was in force, as the wait before them,
-               which had a clock of its own, ended sooner than predicted
+  Late         instructions that began before their clock was in force, because the wait before
+               them, which had a clock of its own, ended sooner than predicted
   Set call     mean duration of a driver call that sets a clock
   Longest      duration of the longest of these calls";
 
 /// Show both daemons, the GPUs and jobs, and what was measured under each plan
 ///
-/// What pfo-agent knows is left out while it does not answer.
+/// If pfo-agent does not answer, its part is missing.
 #[derive(Args)]
 #[command(after_long_help = COLUMNS)]
 pub(crate) struct StatusCommand {

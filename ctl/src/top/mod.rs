@@ -36,14 +36,14 @@ use crate::signals;
 const KEYS: &str = "\
 Keys:
   1 2 3, Tab     GPUs, jobs, ranks
-  Enter          look into the job of the selected row: its ranks, last step and
-                 plan; Esc leads back
+  Enter          show the job of the selected row: its ranks, last step and
+                 plan; Esc goes back
   arrows, PgUp, PgDn, Home, End
                  select a row
-  s S r          sort by the next column, by the one before; the other way round
+  s S r          sort by the next column, by the previous one; reverse the order
   /              filter: only rows that contain this; Esc ends it
-  a              what needs attention
-  ?              help: keys and columns
+  a              list what needs attention
+  ?              show keys and columns
   q              quit";
 
 /// Messages that may wait to be drawn.

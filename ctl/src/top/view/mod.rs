@@ -249,7 +249,7 @@ fn nothing(state: &State) -> &'static str {
         List::Gpus => "No GPUs.",
         List::Jobs => "No jobs.",
         List::Ranks => "No ranks.",
-        List::RanksOfJob => "The job has no rank here any more; Esc leads back.",
+        List::RanksOfJob => "The job no longer has a rank here; Esc goes back.",
     }
 }
 

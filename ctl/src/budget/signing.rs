@@ -67,7 +67,7 @@ pub(crate) enum SigningError {
     NoRandomness,
     #[error("the budgets of the fleet were signed with another key, {}…", &.0[..8])]
     Foreign(String),
-    #[error("pfo-agent asks for a signature under something else than this change: {0}")]
+    #[error("pfo-agent requests a signature for something other than this change: {0}")]
     Differs(&'static str),
 }
 
@@ -83,13 +83,14 @@ impl Explained for SigningError {
     fn remedy(&self) -> Option<String> {
         let remedy = match self {
             Self::Read { .. } | Self::NoRandomness => return None,
-            Self::Write { .. } => "name a file that is not there".to_owned(),
+            Self::Write { .. } => "name a file that does not exist".to_owned(),
             Self::Exposed { file, .. } => {
                 format!("make another key if somebody may have read it, or `chmod 600 {file}`")
             }
             Self::NotAKey { .. } => "`pfoctl budget sign-key FILE` makes a key".to_owned(),
             Self::Foreign(_) => {
-                "look at `pfoctl budget status`; --adopt signs all of it".to_owned()
+                "look at `pfoctl budget status`; --adopt signs all budgets and terms there"
+                    .to_owned()
             }
             Self::Differs(_) => {
                 "do not sign at this node: its pfo-agent may have been taken over".to_owned()
@@ -224,12 +225,12 @@ fn signed_before(
         UnparsedPublicKey::new(&ED25519, key).verify(&message, signature).is_ok()
     });
     let Some((key, _)) = verified else {
-        return Err(SigningError::Differs("nobody has signed what it is to replace"));
+        return Err(SigningError::Differs("no key has signed the former budgets"));
     };
     if only_by.is_some_and(|own| own != key) {
         return Err(SigningError::Foreign(former.key.clone()));
     }
-    read(&former.text).ok_or(SigningError::Differs("what it is to replace are no budgets"))
+    read(&former.text).ok_or(SigningError::Differs("the former text does not describe budgets"))
 }
 
 /// That what is to be signed is a change of what was signed before, and this one. The agent that says so may
@@ -243,7 +244,8 @@ fn check(
         Some(former) => Some(signed_before(former, only_by)?),
         None => None,
     };
-    let after = read(&draft.text).ok_or(SigningError::Differs("these are no budgets"))?;
+    let after =
+        read(&draft.text).ok_or(SigningError::Differs("the new text does not describe budgets"))?;
     let is_next = match &before {
         Some(before) => {
             before.fleet == after.fleet && before.number.checked_add(1) == Some(after.number)
@@ -252,7 +254,7 @@ fn check(
         None => (1..=u64::from(u32::MAX)).contains(&after.number),
     };
     if !is_next {
-        return Err(SigningError::Differs("it is for another fleet, or is not the next one"));
+        return Err(SigningError::Differs("it is for another fleet, or not the next one"));
     }
     let before = before.unwrap_or_default();
     let FleetBudgets { mut orders, mut terms, .. } = after;
@@ -273,7 +275,7 @@ fn check(
             let new = orders.iter().position(is_it).map(|place| orders.remove(place));
             let new = new.filter(|new| is_text_of(&order.level, new.text.as_deref()));
             of_order =
-                Some(new.ok_or(SigningError::Differs("the budget is another one"))?.order.scope);
+                Some(new.ok_or(SigningError::Differs("it sets another budget"))?.order.scope);
         }
         BudgetChange::Clear(scope) => {
             of_order = ended.first().filter(|ended| is_of(ended, scope)).cloned();
@@ -287,7 +289,7 @@ fn check(
                 is_of(&scope, &wanted.scope) && *new == BudgetTerms { scope, ..wanted.clone() }
             };
             let new = terms.iter().position(is_it).map(|place| terms.remove(place));
-            of_terms = Some(new.ok_or(SigningError::Differs("the terms are others"))?.scope);
+            of_terms = Some(new.ok_or(SigningError::Differs("it sets other terms"))?.scope);
         }
     }
     let former =
@@ -295,7 +297,7 @@ fn check(
     let former_terms =
         before.terms.iter().filter(|former| Some(&former.scope) != of_terms.as_ref());
     let is_same = former.eq(&orders) && former_terms.eq(&terms);
-    if is_same { Ok(()) } else { Err(SigningError::Differs("other budgets or terms change")) }
+    if is_same { Ok(()) } else { Err(SigningError::Differs("other budgets or terms change, too")) }
 }
 
 /// Whether a scope is the one that was asked for, with the owner of its job.

@@ -143,7 +143,7 @@ fn terms(terms: &[BudgetTerms], look: Look) -> String {
 /// What one job gives up, in sentences.
 pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
     let mut lines = vec![format!(
-        "job {} of user {} counts for the budget for {}, with weight {}",
+        "job {} of user {} belongs to the budget for {}, with weight {}",
         job.job,
         user::name_of(job.uid),
         shown(&job.scope),
@@ -163,12 +163,12 @@ pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
     match job.steering {
         BudgetSteering::Plans => lines.push("It runs plans of its frontier.".to_owned()),
         BudgetSteering::UniformClocks => lines.push(
-            "It has no frontier that its counters confirm, so one clock is set for everything; \
-             `pfoctl tune` makes one."
+            "It has no frontier, or its energy counters contradict it, so it runs one clock for \
+             everything; `pfoctl tune` makes a frontier."
                 .to_owned(),
         ),
         BudgetSteering::PowerLimits => lines.push(
-            "Power limits hold its GPUs: what it runs does not keep it below its share, or not yet."
+            "Power limits hold its GPUs: its plan does not keep it below its share, or not yet."
                 .to_owned(),
         ),
         BudgetSteering::Nothing => {}
@@ -185,7 +185,7 @@ pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
         ));
     }
     lines.push(format!(
-        "So far it has given up {}, and {} of its own pace.",
+        "So far it has given up {}, and {} at its own pace.",
         watt_hours(job.given_j),
         span(job.lost_s)
     ));
@@ -197,7 +197,7 @@ pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
 fn reason(job: &BudgetedJob) -> String {
     match job.reason {
         BudgetReason::Own => {
-            "The budget takes nothing from it: there is enough, or a watt costs others less."
+            "The budget takes nothing from it: it has room, or others lose less for each watt."
                 .to_owned()
         }
         BudgetReason::Price => format!(
@@ -216,11 +216,11 @@ fn reason(job: &BudgetedJob) -> String {
             ))
         ),
         BudgetReason::Held => {
-            "Somebody measures it, so it is not changed; others give way.".to_owned()
+            "Somebody measures it, so it does not change; other jobs give up power instead.".to_owned()
         }
         BudgetReason::Unknown => {
-            "It only counts: it was not measured yet, is on nodes of which one says nothing or the budget \
-             is not of, or its clocks cannot be set."
+            "Its power counts, but it cannot be slowed down: it is not measured yet, pfod cannot set its \
+             clocks, one of its nodes is silent, or the budget does not cover all of its nodes."
                 .to_owned()
         }
     }

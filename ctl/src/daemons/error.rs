@@ -59,8 +59,8 @@ impl Which {
                  what pfo-agent stores"
             }
             Self::Agent => {
-                "without it, leases, swaps, trials of plans, `pfoctl plan` and what pfod reports \
-                 in `pfoctl status` work"
+                "without it, leases, swaps, `pfoctl plan` on files and what pfod reports in \
+                 `pfoctl status` work"
             }
         }
     }

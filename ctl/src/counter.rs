@@ -74,7 +74,7 @@ fn covers(check: &CounterCheck) -> String {
         Some(true) => "It covers the GPU alone",
         Some(false) if counted_w > read_w => "It covers more than the GPU, such as the module",
         Some(false) => "It counts less than the GPU draws",
-        None => "Whether it covers the GPU alone cannot be told",
+        None => "Whether it covers the GPU alone is not certain",
     };
     format!("{verdict}: {beside}.")
 }
@@ -83,7 +83,7 @@ fn integrates(check: &CounterCheck) -> String {
     let &CounterCheck { values, unexplained_w, unexplained_by_part_w, part, .. } = check;
     let (Some(all_w), Some(part_w)) = (unexplained_w, unexplained_by_part_w) else {
         return format!(
-            "Whether it counts all of the time cannot be told from {values} of its values."
+            "Whether it counts all of the time is not certain from {values} of its values."
         );
     };
     let part = format!("{:.0} % of it", 100.0 * part);
@@ -92,11 +92,11 @@ fn integrates(check: &CounterCheck) -> String {
     } else if part_w <= BETTER * all_w {
         "It counts a part of the time, and takes it for the whole: energies of short windows are wrong"
     } else {
-        "Whether it counts all of the time cannot be told"
+        "Whether it counts all of the time is not certain"
     };
     format!(
-        "{verdict}: what the GPU did between two values explains them to {all_w:.1} W, what it did in \
-         {part} to {part_w:.1} W ({values} values)."
+        "{verdict}: the GPU's power in all the time between two values explains them to within \
+         {all_w:.1} W, its power in {part} to within {part_w:.1} W ({values} values)."
     )
 }
 

@@ -13,8 +13,8 @@ const NOT_SEEN: &str = "No step was seen: the command opened no session with pfo
                         third step. docs/frameworks.md says how a trainer reports its instructions.";
 
 const ASK: [&str; 2] = [
-    "Nothing was set: to have it saved, ask the administrator of this node to install pfo, which lets \
-     `pfod` set clocks for you without giving you root (README, For administrators).",
+    "pfo has set nothing. To save this energy, ask the administrator of this node to install pfo: then \
+     `pfod` sets clocks for you, and you need no root (README, For administrators).",
     "Then `pfoctl tune JOB --max-slowdown 1%` finds a plan, and measures what it saves on the job itself.",
 ];
 
@@ -103,7 +103,7 @@ fn predictions(seen: &Seen, prospects: &Result<Vec<Prospect>, String>) -> Vec<St
             let model = seen.model().unwrap_or("this model");
             said.push(format!(
                 "pfo has no published curves of {model}, and so a bound but no estimate: clocks save at most \
-                 {} of the energy, which is all that the GPUs draw beyond waiting at low clocks.",
+                 {} of the energy, the part beyond what waiting at low clocks takes.",
                 percent(*most)
             ));
             break;
@@ -121,8 +121,8 @@ fn predictions(seen: &Seen, prospects: &Result<Vec<Prospect>, String>) -> Vec<St
     }
     if seen.stages.len() == 1 {
         said.push(
-            "The job has one stage, which waits for no neighbour: what is left to save is at clocks that \
-             instructions do not use."
+            "The job has one stage, which waits for no neighbour: it saves only where instructions run no \
+             slower at a lower clock, or if steps may take longer."
                 .to_owned(),
         );
     }

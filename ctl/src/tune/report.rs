@@ -100,8 +100,8 @@ fn doubt(tried: &Tried) -> Option<String> {
         _ if tried.certain => return None,
         _ if tried.compared.disturbed => {
             return Some(format!(
-                "Plan {} was faster than default clocks, which no lower clock is: something else \
-                 favoured its turns. Its intervals are wider by that, and nothing is certain.\n",
+                "Plan {} was faster than default clocks, but lower clocks make nothing faster: something \
+                 else favoured its turns. Its intervals are wider by that, and nothing is certain.\n",
                 harmless(&tried.plan)
             ));
         }
@@ -215,8 +215,8 @@ fn in_words(report: &Report) -> String {
     text.extend(report.tried.iter().filter_map(doubt));
     for plan in &report.unmeasured {
         text += &format!(
-            "The energy of plan {} is not known: energy counters were not read in time while its \
-             clocks changed. It is not kept.\n",
+            "The tune does not keep plan {}: its energy is not known, because pfod did not read the \
+             energy counters in time while its clocks changed.\n",
             harmless(plan)
         );
     }
@@ -452,7 +452,7 @@ mod tests {
         let mut tried = tried("p", Verdict::Kept, false, interval(-0.02, 0.02));
         tried.compared.disturbed = true;
         let text = render(&report(vec![tried]), Look::default());
-        assert!(text.contains("Plan p was faster than default clocks, which no lower"), "{text}");
+        assert!(text.contains("Plan p was faster than default clocks, but lower"), "{text}");
     }
 
     #[test]

@@ -40,7 +40,9 @@ impl Clocks {
         let mut pfod = daemons.pfod()?;
         let Self::Reset { gpu, all, json } = self else {
             return match pfod.ask(Request::LedgerAcknowledge)? {
-                Response::Done => output.text("No damage of the ledger is reported any more.\n"),
+                Response::Done => {
+                    output.text("pfod no longer reports that the ledger was damaged.\n")
+                }
                 other => Err(pfod.unexpected(&other).into()),
             };
         };

@@ -41,7 +41,7 @@ fn set(node: &Node, percent: &str) -> String {
 fn a_plan_that_makes_steps_longer_than_allowed_is_given_up_and_said_so() {
     let node = Node::start();
     let training = in_training(&node, HIGHEST / 2);
-    assert!(set(&node, "5%").contains("more than 5.0 % longer is corrected or given up"));
+    assert!(set(&node, "5%").contains("gives up a plan that makes steps more than 5.0 % longer"));
     node.until_so("default clocks", || node.job(JOB).plan.is_none());
     node.until_so("it is said", || guard(&node).is_some_and(|guard| guard.given_up.is_some()));
     let slowdown = guard(&node).unwrap().given_up.unwrap();
@@ -155,7 +155,7 @@ fn a_plan_within_what_is_allowed_runs_on_over_a_restart_of_the_agent() {
     assert_eq!(guard(&node).unwrap().max_slowdown, 2.0);
     node.until_so("the plan", || node.job(JOB).plan.is_some());
     let off = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "--off"]).printed();
-    assert!(off.contains("no plan is given up"), "{off}");
+    assert!(off.contains("no guard compares its plans"), "{off}");
     assert_eq!(guard(&node), None);
     training.stop();
 }

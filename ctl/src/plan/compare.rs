@@ -276,7 +276,7 @@ fn render(rows: &[Row], look: Look) -> String {
     }
     let mut text = table.render();
     text += "\nSaving and slowdown are relative to every instruction at the highest clock. The \
-             last columns\nare our plan that takes no longer. All plans are replayed over the \
+             last columns\nshow a plan of pfo that takes no longer. All plans are replayed over the \
              profile.\n";
     if has_stuck {
         text += "* stuck: no clock is left to raise, but the critical path is not the envelope\n";

@@ -72,10 +72,10 @@ pub(crate) fn set(
 pub(crate) fn sentence(job: &JobName, guard: Option<&GuardStatus>) -> String {
     let line = match guard {
         Some(guard) => format!(
-            "job {job}: a plan that makes steps more than {} longer is corrected or given up",
+            "job {job}: pfo-agent corrects or gives up a plan that makes steps more than {} longer",
             percent(guard.max_slowdown)
         ),
-        None => format!("job {job}: no plan is given up"),
+        None => format!("job {job}: no guard compares its plans with default clocks"),
     };
     format!("{}\n", harmless(&line))
 }
@@ -90,8 +90,11 @@ mod tests {
         let guard = GuardStatus { max_slowdown: 0.005, ..GuardStatus::default() };
         assert_eq!(
             sentence(&job, Some(&guard)),
-            "job j: a plan that makes steps more than 0.5 % longer is corrected or given up\n"
+            "job j: pfo-agent corrects or gives up a plan that makes steps more than 0.5 % longer\n"
         );
-        assert_eq!(sentence(&job, None), "job j: no plan is given up\n");
+        assert_eq!(
+            sentence(&job, None),
+            "job j: no guard compares its plans with default clocks\n"
+        );
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn of(known: &Known<'_>) -> String {
     });
     let compared = ledger.map_or(0, |ledger| ledger.total.comparisons);
     let why = "In kWh and money, a saving is known once the ledger of pfo-agent has compared the plan with \
-               default clocks twice or more, and the interval does not hold zero.";
+               default clocks twice or more, and the interval does not contain zero.";
     let why = match known.job.plan {
         Some(_) => element("p", &format!("{why} Comparisons so far: {compared}.")),
         None => String::new(),

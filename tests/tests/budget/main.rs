@@ -320,7 +320,7 @@ fn a_job_without_a_frontier_runs_one_clock_and_does_so_again_after_a_restart_of_
     until_below(&node, budget_w);
     node.until("the explanation names it", || {
         let said = node.pfoctl(&user, &["budget", "explain", FIRST]).printed();
-        if said.contains("one clock is set for everything") { Ok(()) } else { Err(said) }
+        if said.contains("one clock for everything") { Ok(()) } else { Err(said) }
     });
     training.stop();
 }

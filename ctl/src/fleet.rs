@@ -35,8 +35,8 @@ pub(crate) struct Status {
 
 /// Look for what is wrong with `[fleet]` in agent.toml, its certificates, and the store
 ///
-/// pfo-agent asks each member of the store by itself, then reads and writes there as it does for jobs.
-/// For administrators. Exits with 1 if something is wrong.
+/// pfo-agent connects to each member of the store separately, then reads and writes there as it does for
+/// jobs. For administrators. Exits with 1 if something is wrong.
 #[derive(Args)]
 pub(crate) struct Check {
     /// Print JSON

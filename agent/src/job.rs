@@ -58,7 +58,8 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
 /// The refusal for a job that this node does not have.
 pub(crate) fn no_job(key: &JobKey) -> Refusal {
     let message = format!("no rank of {key} is on this node");
-    Refusal::new(RefusalCode::UnknownJob, message, "`pfoctl status` lists the jobs")
+    let remedy = "`pfoctl status` lists the jobs, and says so if the node is drained";
+    Refusal::new(RefusalCode::UnknownJob, message, remedy)
 }
 
 /// The swap that every rank has taken up and measured, if another swap waits for its step.

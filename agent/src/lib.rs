@@ -12,6 +12,7 @@ mod budget;
 mod calibration;
 mod cli;
 mod config;
+mod experiments;
 mod first_plan;
 mod fleet;
 mod front;

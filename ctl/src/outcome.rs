@@ -13,7 +13,7 @@ pub(crate) enum BadOutcome {
     NoLease { user: String, gpus: usize },
     #[error("{0}")]
     ConfigRefused(String),
-    #[error("{changed} of {ranks} ranks changed at step {step}; the others ended before")]
+    #[error("{}", not_all_changed(*.changed, *.ranks, *.step))]
     NotAllChanged { changed: u32, ranks: u32, step: u64 },
     #[error("{}", not_in_force(.0))]
     NotInForce(Vec<NotInForce>),
@@ -29,6 +29,13 @@ fn any_of(gpus: usize) -> String {
     match gpus {
         1 => "this GPU".to_owned(),
         gpus => format!("any of the {gpus} GPUs"),
+    }
+}
+
+fn not_all_changed(changed: u32, ranks: u32, step: u64) -> String {
+    match changed {
+        0 => format!("no rank changed at step {step}: all ended before"),
+        _ => format!("{changed} of {ranks} ranks changed at step {step}; the others ended before"),
     }
 }
 
@@ -77,6 +84,10 @@ impl Explained for BadOutcome {
             Self::NotInForce(_) => {
                 "pfod tries again at each step, and `pfoctl status` shows the reason until it succeeds; \
                  `pfoctl doctor` checks pfod's rights and the driver"
+            }
+            Self::NotAllChanged { changed: 0, .. } => {
+                "a job that comes back changes to it nevertheless; `pfoctl plan swap` or \
+                 `rollback` replaces it"
             }
             Self::NotAllChanged { .. } | Self::LateNodes { .. } => {
                 "`pfoctl status` shows what runs now"

@@ -58,6 +58,11 @@ impl Policy {
             });
             let text: String = alike.map(|alike| explained(&name, alike)).collect();
             output.text(&text)?;
+            if let Some(drained) = pfod.status()?.daemon.drained {
+                let reason = harmless(&drained.reason);
+                let until = "no lease is granted before `pfoctl undrain`";
+                output.text(&format!("The node is drained ({reason}): {until}.\n"))?;
+            }
         }
         match verdicts.iter().any(|verdict| verdict.terms.is_some()) {
             true => Ok(()),

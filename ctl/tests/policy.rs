@@ -32,6 +32,10 @@ fn daemon<const N: usize>(terms: [Option<LeaseTerms>; N]) -> FakeDaemon {
     let gpus: Vec<_> = verdicts.iter().map(|verdict: &PolicyVerdict| verdict.gpu.clone()).collect();
     FakeDaemon::answering(move |request| match request {
         Request::Gpus => Response::Gpus(gpus.clone()),
+        Request::Status => {
+            let status = serde_json::from_str(include_str!("golden/status.json"));
+            Response::Status(Box::new(status.unwrap()))
+        }
         _ => Response::Policy(verdicts.clone()),
     })
 }

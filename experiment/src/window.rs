@@ -60,15 +60,15 @@ impl Window {
         mean(&self.energies_j)
     }
 
-    /// The standard deviation of a step's time.
+    /// The standard deviation of a step's time; none of a single step.
     #[must_use]
-    pub fn time_sd_s(&self) -> f64 {
+    pub fn time_sd_s(&self) -> Option<f64> {
         deviation(&self.times_s)
     }
 
-    /// The standard deviation of a step's energy.
+    /// The standard deviation of a step's energy; none of a single step.
     #[must_use]
-    pub fn energy_sd_j(&self) -> f64 {
+    pub fn energy_sd_j(&self) -> Option<f64> {
         deviation(&self.energies_j)
     }
 }
@@ -78,11 +78,12 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The standard deviation of what these values are drawn from; 0 of a single one.
-fn deviation(values: &[f64]) -> f64 {
+/// The standard deviation of what these values are drawn from; none of a single one.
+fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (squares / (values.len().max(2) - 1) as f64).sqrt()
+    let others = values.len().checked_sub(1).filter(|others| *others > 0)?;
+    Some((squares / others as f64).sqrt())
 }
 
 #[cfg(test)]
@@ -91,7 +92,8 @@ mod tests {
 
     #[test]
     fn the_deviation_is_that_of_what_the_values_are_drawn_from() {
-        assert!((deviation(&[1.0, 2.0, 3.0, 4.0, 5.0]) - 2.5_f64.sqrt()).abs() < 1e-12);
-        assert_eq!(deviation(&[1.0]), 0.0);
+        let of_five = deviation(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!((of_five - 2.5_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(deviation(&[1.0]), None);
     }
 }

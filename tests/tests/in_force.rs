@@ -102,7 +102,34 @@ fn a_swap_before_whose_step_a_rank_dies_is_no_success() {
     drop(training);
     let ran = Ran::from(waiting.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stdout.contains("on 0 of 4 ranks on this node"), "{ran:?}");
+    assert!(ran.stdout.contains("which none of its 4 ranks on this node has begun"), "{ran:?}");
+}
+
+#[test]
+fn steps_in_which_the_driver_refuses_a_clock_are_in_no_figure() {
+    let node = Node::start();
+    let (training, plan) = training(&node);
+    assert_eq!(swap(&node, &plan).code, Some(0));
+    let at_default_clocks = || {
+        let windows = node.job(JOB).windows;
+        windows
+            .iter()
+            .filter(|window| window.plan.is_none())
+            .map(|window| window.steps)
+            .sum::<u64>()
+    };
+    let five_steps_later = || {
+        let step = node.job(JOB).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
+        training.until_step(&node, step + 5);
+    };
+    node.machine.fault("nvmlDeviceResetGpuLockedClocks", "no-permission", None);
+    let back = ["plan", "swap", JOB, "--default-clocks", "--wait"];
+    assert_eq!(node.pfoctl(&Identity::own(), &back).code, NOT_IN_FORCE);
+    let before = at_default_clocks();
+    five_steps_later();
+    assert_eq!(at_default_clocks(), before, "all GPUs are locked to the clocks of the plan");
+    node.machine.clear_faults();
+    node.until_so("steps at default clocks", || at_default_clocks() > before);
 }
 
 #[test]

@@ -32,7 +32,11 @@ fn start(user: &Identity) -> (Node, Training) {
 }
 
 fn train(node: &Node, user: &Identity) -> Training {
-    let options = ["--time-scale", TIME_SCALE, "--microbatches", "2"];
+    train_with(node, user, "2")
+}
+
+fn train_with(node: &Node, user: &Identity, microbatches: &str) -> Training {
+    let options = ["--time-scale", TIME_SCALE, "--microbatches", microbatches];
     let training = Training::start(node, JOB, user, &options);
     training.until_leased(node);
     training.until_step(node, 1);
@@ -255,6 +259,56 @@ fn a_sweep_waits_for_ranks_that_are_restarted() {
     });
     let _training = train(&node, &user);
     until_measured(&node, 2);
+}
+
+/// What a tune asks for that needs a profile.
+fn attend(user: &Identity) -> AgentRequest {
+    let settings = SweepSettings {
+        steps: 3,
+        settling_steps: 1,
+        stride_mhz: Mhz(300),
+        min_mhz: Mhz(1000),
+        max_slowdown: None,
+    };
+    let job = JobSelector { job: JOB.parse().unwrap(), uid: Some(user.uid) };
+    AgentRequest::SweepAttend(SweepOrder { job, model: None, settings, reuse: true })
+}
+
+#[test]
+fn a_sweep_of_a_job_that_came_back_with_other_microbatches_says_so_and_nobody_waits_for_it() {
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    node.pfoctl(&user, &[&["profile", "start", JOB], &FEW_CLOCKS[..]].concat()).printed();
+    until_measured(&node, 1);
+    training.stop();
+    let _training = train_with(&node, &user, "3");
+    let why = "job job runs as pp4-dp1-tp1-mb3 now, its sweep began as pp4-dp1-tp1-mb2; \
+               `pfoctl profile stop job` ends the sweep";
+    let waits = SweepState::Waiting { why: why.to_owned() };
+    node.until_is("the sweep", &Some(waits), || sweep(&node).map(|sweep| sweep.state));
+    let refused = node.agent_control().ask_agent(attend(&user)).unwrap_err();
+    assert!(refused.message.contains("has an unfinished sweep as pp4-dp1-tp1-mb2"), "{refused}");
+    assert_eq!(refused.remedy, "`pfoctl profile stop job` ends that sweep");
+    node.pfoctl(&user, &["profile", "stop", JOB]).printed();
+}
+
+#[test]
+fn a_tune_does_not_wait_for_what_a_former_one_had_swept_with_other_microbatches() {
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    let mut former = node.agent_control();
+    former.say(&ClientMessage::AgentRequest(attend(&user)));
+    until_measured(&node, 1);
+    drop(former);
+    training.stop();
+    let _training = train_with(&node, &user, "3");
+    match node.agent_control().ask_agent(attend(&user)) {
+        Ok(AgentResponse::Sweep(swept)) => {
+            assert_eq!(swept.profile.partition, "pp4-dp1-tp1-mb3");
+            assert_eq!(swept.state, SweepState::Ended(SweepEnd::LowestClock));
+        }
+        other => panic!("the answer is {other:?}"),
+    }
 }
 
 #[test]

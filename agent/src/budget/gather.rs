@@ -1,6 +1,7 @@
 //! What runs and what it draws, from what `pfod` counts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::Arc;
 
 use pfo_budget::{Curve, Point, Steering};
@@ -34,6 +35,40 @@ pub(super) struct Node {
     /// What the counters of the GPUs of each job have come to, in joules.
     energies_j: BTreeMap<JobKey, f64>,
     elapsed_s: f64,
+    /// The GPUs whose power the driver does not say, and that in words.
+    unread: BTreeMap<GpuUuid, String>,
+}
+
+/// What the driver said of the power of GPUs so far.
+#[derive(Debug, Default)]
+pub(super) struct LastRead {
+    /// The last power of each, in watts.
+    watts: BTreeMap<GpuUuid, f64>,
+    /// Those whose power it does not say any more.
+    unread: BTreeMap<GpuUuid, String>,
+}
+
+impl LastRead {
+    /// Gives GPUs whose power the driver does not say their last one.
+    fn complete(&mut self, gpus: &mut [GpuStatus]) {
+        let before = mem::take(&mut self.unread);
+        for gpu in gpus {
+            if let Some(power_w) = gpu.power_w.filter(|power_w| power_w.is_finite()) {
+                self.watts.insert(gpu.uuid.clone(), power_w);
+                continue;
+            }
+            gpu.power_w = self.watts.get(&gpu.uuid).copied();
+            let counts = match gpu.power_w {
+                Some(power_w) => format!("its last {power_w:.0} W stand for it"),
+                None => "it counts as 0 W".to_owned(),
+            };
+            let words = format!("GPU {} reports no power: {counts}", gpu.index);
+            if !before.contains_key(&gpu.uuid) {
+                tracing::warn!("power budgets: {words}");
+            }
+            self.unread.insert(gpu.uuid.clone(), words);
+        }
+    }
 }
 
 /// A job that counts for a budget.
@@ -67,21 +102,36 @@ pub(super) struct Member {
 impl Node {
     /// # Errors
     /// If `pfod` does not answer.
-    pub(super) async fn now(means: &BudgetMeans, elapsed_s: f64) -> Result<Self, PfodError> {
+    pub(super) async fn now(
+        means: &BudgetMeans,
+        elapsed_s: f64,
+        last: &mut LastRead,
+    ) -> Result<Self, PfodError> {
         let jobs = means.questions.jobs().await?;
-        let status = means.questions.status().await?;
+        let mut status = means.questions.status().await?;
+        last.complete(&mut status.gpus);
         let energy_j = |job: &JobStatus| {
             let key = JobKey { uid: job.uid, name: job.job.clone() };
             Some((key, job.ranks.iter().map(|rank| rank.energy_j).sum::<Option<f64>>()?))
         };
         let energies_j = status.jobs.iter().filter_map(energy_j).collect();
-        Ok(Self { jobs, gpus: status.gpus, energies_j, elapsed_s })
+        Ok(Self { jobs, gpus: status.gpus, energies_j, elapsed_s, unread: last.unread.clone() })
     }
 
-    /// What the driver says that these GPUs draw, in watts.
+    /// What the driver says that these GPUs draw, or said last, in watts.
     pub(super) fn power_w(&self, gpus: &BTreeSet<&GpuUuid>) -> f64 {
         let drawn = self.gpus.iter().filter(|gpu| gpus.contains(&gpu.uuid));
-        drawn.filter_map(|gpu| gpu.power_w).filter(|power_w| power_w.is_finite()).sum()
+        drawn.filter_map(|gpu| gpu.power_w).sum()
+    }
+
+    /// What is not known of the power that a budget of these jobs counts, in words.
+    pub(super) fn unread_of(&self, scope: &BudgetScope, own: &[&Member]) -> Option<String> {
+        let counts = |gpu: &GpuUuid| {
+            *scope == BudgetScope::Node || own.iter().any(|member| member.gpus.contains(gpu))
+        };
+        let unread = self.unread.iter().filter(|(gpu, _)| counts(gpu));
+        let words: Vec<&str> = unread.map(|(_, what)| what.as_str()).collect();
+        (!words.is_empty()).then(|| words.join("; "))
     }
 
     /// What GPUs draw that no job has, in watts.
@@ -358,5 +408,24 @@ mod tests {
         let of_node = within(&whole, 2.0).unwrap();
         assert_eq!(runs(&of_node, None), [true, false, false]);
         assert_eq!(runs(&of_node, Some(1.1)), [false, false, false]);
+    }
+
+    #[test]
+    fn a_gpu_without_a_power_reading_counts_with_its_last_one_and_is_named() {
+        let status: pfo_protocol::Status =
+            serde_json::from_str(include_str!("../../../ctl/tests/golden/status.json")).unwrap();
+        let mut last = LastRead::default();
+        let mut look = |power_w: Option<f64>| {
+            let mut gpus = vec![GpuStatus { index: 2, power_w, ..status.gpus[0].clone() }];
+            last.complete(&mut gpus);
+            (gpus[0].power_w, last.unread.values().next().cloned())
+        };
+        let never = "GPU 2 reports no power: it counts as 0 W".to_owned();
+        let stale = "GPU 2 reports no power: its last 390 W stand for it".to_owned();
+        assert_eq!(look(None), (None, Some(never)));
+        assert_eq!(look(Some(390.0)), (Some(390.0), None));
+        assert_eq!(look(Some(f64::NAN)), (Some(390.0), Some(stale.clone())));
+        assert_eq!(look(None), (Some(390.0), Some(stale)));
+        assert_eq!(look(Some(54.0)), (Some(54.0), None));
     }
 }

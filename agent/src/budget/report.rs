@@ -123,7 +123,11 @@ impl Shown {
                 let shown = self.budgets.get(scope).filter(|shown| shown.order == kept.order);
                 shown.cloned().unwrap_or_else(|| undecided(kept))
             });
-        let jobs = self.jobs.values().filter(|job| only_of.is_none_or(|uid| uid == job.uid));
+        // Those of a budget that has just been cleared do not give up anything for long.
+        let is_shown = |job: &&BudgetedJob| {
+            book.orders.contains_key(&job.scope) && only_of.is_none_or(|uid| uid == job.uid)
+        };
+        let jobs = self.jobs.values().filter(is_shown);
         (budgets.collect(), jobs.cloned().collect())
     }
 }

@@ -14,7 +14,7 @@ use crate::budget::carry::Change;
 use crate::budget::decision::{Decided, Draw, decide};
 use crate::budget::fleet::{Link, Look, Turns, Wholes, given, has_first_rank, is_cut_off};
 use crate::budget::followed::Followed;
-use crate::budget::gather::{Member, Node, gather};
+use crate::budget::gather::{LastRead, Member, Node, gather};
 use crate::budget::known::{Known, OWN, Ordered};
 use crate::budget::level::Level;
 use crate::budget::report::{Outcome, Shown};
@@ -41,6 +41,7 @@ struct Looked {
     /// The jobs that the file names as slowed down, and the swaps that did it.
     written: BTreeMap<JobKey, Option<u64>>,
     caps: Caps,
+    last_read: LastRead,
     turns: Turns,
     wholes: Wholes,
     /// The budgets of the fleet for which no job of this node that is on others is slowed down.
@@ -103,7 +104,7 @@ impl Budgets {
     }
 
     async fn look(&self, book: &Book, kept: &mut Looked, elapsed_s: f64) -> Result<(), PfodError> {
-        let node = Node::now(&self.means, elapsed_s).await?;
+        let node = Node::now(&self.means, elapsed_s, &mut kept.last_read).await?;
         let views: BTreeMap<JobKey, &JobView> =
             node.jobs.iter().map(|job| (JobKey::of(job), job)).collect();
         let is_gone =
@@ -165,7 +166,7 @@ impl Budgets {
             let draw = draw(followed, &own, &kept.known, base_w, elapsed_s);
             let decided = decide(&mut followed.controller, &draw);
             let (decided, problem) = match &decided {
-                Ok(decided) => (Some(decided), None),
+                Ok(decided) => (Some(decided), node.unread_of(scope, &own)),
                 Err(error) => (None, Some(error.to_string())),
             };
             for member in &own {

@@ -25,7 +25,7 @@ use crate::ledger::booked::{Account, Booked};
 use crate::ledger::comparison::Compared;
 use crate::ledger::config::LedgerConfig;
 use crate::ledger::hours::HoursFile;
-use crate::ledger::query::{self, Known, Measured, Span};
+use crate::ledger::query::{self, Known, Span};
 use crate::ledger::store::{Store, StoreError};
 use crate::ledger::tariff::Prices;
 use crate::ledger::windows::{Entry, Windows, Work};
@@ -278,7 +278,7 @@ impl Ledger {
         let Some(mut accounts) = lock(&self.accounts).clone() else { return Vec::new() };
         let seen = lock(&self.seen);
         for entry in seen.windows.collecting().chain(&seen.entries) {
-            let (uid, partition) = (entry.work.uid, entry.partition.clone());
+            let (uid, partition) = (entry.work.uid, entry.used.partition.clone());
             if !accounts.iter().any(|of| (of.uid, &of.partition) == (uid, &partition)) {
                 accounts.push(Account { uid, partition, booked: Booked::default() });
             }
@@ -342,7 +342,7 @@ impl Ledger {
         let waiting = seen.entries.iter().chain(seen.windows.collecting());
         for entry in waiting.filter(|entry| is_asked(&entry.work)) {
             let of_work = known.entry(entry.work.clone()).or_insert_with_key(Known::of);
-            of_work.windows.push(Measured::of(entry));
+            of_work.windows.push(entry.used.clone());
         }
         drop(seen);
         let mut known: Vec<_> = known.into_values().collect();

@@ -8,8 +8,8 @@
 use pfo_protocol::Uid;
 
 use crate::ledger::comparison::Compared;
-use crate::ledger::query::Measured;
 use crate::ledger::saving::Rates;
+use crate::ledger::windows::Measured;
 
 /// The sums of a user in a partition.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,11 +15,11 @@ use pfo_protocol::{Savings, SavingsBy, SavingsNode, SavingsRow, Tariff, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::query::{
-    Estimates, KWH_J, Known, MOST_ROWS, Measured, Part, by_subject, savings_and_estimates,
+    Estimates, KWH_J, Known, MOST_ROWS, Part, by_subject, savings_and_estimates,
 };
 use crate::ledger::saving::{Estimate, Rates};
 use crate::ledger::tariff::Prices;
-use crate::ledger::windows::Heat;
+use crate::ledger::windows::{Heat, Measured};
 
 /// The largest text that a node tells, before it is compressed, in bytes.
 const LARGEST_TEXT: u64 = 8 * 1024 * 1024;

@@ -8,7 +8,7 @@ use crate::ledger::comparison::Compared;
 use crate::ledger::hours::Price;
 use crate::ledger::saving::{Estimate, Interval, Rates, Used};
 use crate::ledger::tariff::Prices;
-use crate::ledger::windows::{Entry, Heat, Work};
+use crate::ledger::windows::{Heat, Measured, Work};
 
 const DAY_S: u64 = 86_400;
 
@@ -34,21 +34,6 @@ impl Known {
     }
 }
 
-/// What one entry measured.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Measured {
-    pub(super) from_unix_s: u64,
-    pub(super) until_unix_s: u64,
-    pub(super) steps: u64,
-    pub(super) time_s: f64,
-    pub(super) energy_j: Option<f64>,
-    pub(super) heat: Heat,
-    pub(super) given_j: f64,
-    pub(super) lost_s: f64,
-    pub(super) partition: Option<String>,
-    pub(super) model: Option<String>,
-}
-
 /// From when to when is asked for: the end is not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
@@ -57,24 +42,6 @@ pub(super) struct Span {
 }
 
 impl Measured {
-    pub(super) fn of(entry: &Entry) -> Self {
-        let Entry { from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = *entry;
-        let Entry { heat, given_j, lost_s, .. } = *entry;
-        let (partition, model) = (entry.partition.clone(), entry.model.clone());
-        Self {
-            from_unix_s,
-            until_unix_s,
-            steps,
-            time_s,
-            energy_j,
-            heat,
-            given_j,
-            lost_s,
-            partition,
-            model,
-        }
-    }
-
     /// The middle of it, which decides to what day or month all of it belongs: what is in one month is in
     /// no other.
     pub(super) fn at_unix_s(&self) -> u64 {

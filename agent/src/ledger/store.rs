@@ -12,8 +12,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transac
 
 use crate::ledger::booked::Account;
 use crate::ledger::comparison::{Compared, Turn};
-use crate::ledger::query::{Known, Measured};
-use crate::ledger::windows::{Entry, Heat, Reached, Work};
+use crate::ledger::query::Known;
+use crate::ledger::windows::{Entry, Heat, Measured, Reached, Work};
 
 /// The version of the tables, which later agents upgrade.
 const VERSION: u32 = 3;
@@ -313,8 +313,8 @@ impl Store {
 fn append_entry(rows: &Transaction<'_>, entry: &Entry) -> Result<(), StoreError> {
     let reached = serde_json::to_string(&entry.reached).unwrap_or_default();
     let work = id_of(rows, &entry.work)?;
-    let Entry { run, from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = entry;
-    let Entry { heat, given_j, lost_s, partition, model, .. } = entry;
+    let Measured { from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = &entry.used;
+    let Measured { heat, given_j, lost_s, partition, model, .. } = &entry.used;
     rows.prepare_cached(
         "INSERT INTO windows (work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, \
          throttled_s, hottest_c, given_j, lost_s, partition, model, reached) \
@@ -322,7 +322,7 @@ fn append_entry(rows: &Transaction<'_>, entry: &Entry) -> Result<(), StoreError>
     )?
     .execute(params![
         work,
-        run,
+        entry.run,
         from_unix_s,
         until_unix_s,
         steps,

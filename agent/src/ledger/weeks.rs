@@ -8,7 +8,7 @@ use pfo_protocol::{JobView, SavedEnergy};
 
 use crate::ledger::comparison::{Compared, Turn};
 use crate::ledger::example::example;
-use crate::ledger::query::{Known, Measured, total};
+use crate::ledger::query::{Known, total};
 use crate::ledger::tariff::Prices;
 use crate::ledger::windows::{Entry, Windows, Work};
 
@@ -196,11 +196,11 @@ impl Week {
         for entry in &self.written {
             let of_work = known.iter_mut().find(|known| known.work == entry.work);
             match of_work {
-                Some(known) => known.windows.push(Measured::of(entry)),
+                Some(known) => known.windows.push(entry.used.clone()),
                 None => known.push(Known {
                     work: entry.work.clone(),
                     comparisons: self.comparisons(&entry.work),
-                    windows: vec![Measured::of(entry)],
+                    windows: vec![entry.used.clone()],
                 }),
             }
         }

@@ -63,12 +63,19 @@ pub(super) struct Reached {
     pub(super) energy_j: Option<f64>,
 }
 
-/// What a job used under a plan.
+/// What a job used under a plan, for the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) work: Work,
     /// The life of `pfod` that counted it.
     pub(super) run: String,
+    pub(super) used: Measured,
+    pub(super) reached: Vec<Reached>,
+}
+
+/// What one entry measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Measured {
     pub(super) from_unix_s: u64,
     pub(super) until_unix_s: u64,
     /// Steps of its first rank.
@@ -85,7 +92,6 @@ pub(super) struct Entry {
     pub(super) partition: Option<String>,
     /// The models of its GPUs, once they were looked at.
     pub(super) model: Option<String>,
-    pub(super) reached: Vec<Reached>,
 }
 
 /// What kept the GPUs of a job from their clocks, and how hot they were, as looks at them saw it.
@@ -117,6 +123,8 @@ pub(super) struct Windows {
     collecting: BTreeMap<JobKey, Entry>,
     /// The newest swap of each job when it was seen last in a trial.
     tried: BTreeMap<JobKey, u64>,
+    /// The jobs whose plan was not in force on a rank at the last look.
+    refused: BTreeSet<JobKey>,
     /// When somebody looked at the GPUs last.
     looked_unix_s: u64,
 }
@@ -144,11 +152,14 @@ impl Windows {
     pub(super) fn see(&mut self, jobs: &[JobView], now_unix_s: u64) -> Vec<Entry> {
         let mut over = Vec::new();
         let mut present = BTreeMap::new();
+        let is_refused = |job: &&JobView| job.ranks.iter().any(|rank| rank.problem.is_some());
+        let refused = jobs.iter().filter(is_refused).map(JobKey::of).collect();
+        let before = mem::replace(&mut self.refused, refused);
         jobs.iter().filter(|job| job.measured_by.is_some()).for_each(|job| self.try_out(job));
         for (job, plan) in jobs.iter().filter_map(|job| Some((job, running(job)?))) {
             let (key, work) = (JobKey::of(job), Work::of(job, plan));
             if let Some(entry) = self.collecting.remove(&key) {
-                let is_old = now_unix_s.abs_diff(entry.from_unix_s) >= ENTRY_S;
+                let is_old = now_unix_s.abs_diff(entry.used.from_unix_s) >= ENTRY_S;
                 if entry.work == work && !is_old {
                     present.insert(key.clone(), entry);
                 } else {
@@ -156,11 +167,16 @@ impl Windows {
                 }
             }
             let run = self.run.clone();
-            let entry = present.entry(key).or_insert_with(|| Entry::begin(work, run, now_unix_s));
-            entry.until_unix_s = entry.until_unix_s.max(now_unix_s);
+            let entry =
+                present.entry(key.clone()).or_insert_with(|| Entry::begin(work, run, now_unix_s));
+            entry.used.until_unix_s = entry.used.until_unix_s.max(now_unix_s);
+            let counts = !before.contains(&key) && !self.refused.contains(&key);
             for (index, rank) in job.ranks.iter().enumerate() {
                 if let Some((used, now)) = self.new_of(rank) {
-                    entry.add(index == 0, used, now);
+                    entry.reach(now);
+                    if counts {
+                        entry.add(index == 0, used);
+                    }
                 }
             }
         }
@@ -175,7 +191,7 @@ impl Windows {
         let gpus: BTreeMap<_, _> = gpus.iter().map(|gpu| (&gpu.uuid, gpu)).collect();
         for job in jobs {
             let Some(entry) = self.collecting.get_mut(&JobKey::of(job)) else { continue };
-            let since = self.looked_unix_s.max(entry.from_unix_s);
+            let since = self.looked_unix_s.max(entry.used.from_unix_s);
             let held_s = now_unix_s.saturating_sub(since).min(LOOK_HOLDS_S) as f64;
             let here = || job.ranks.iter().filter_map(|rank| gpus.get(&rank.gpu_uuid));
             if here().next().is_none() {
@@ -184,10 +200,10 @@ impl Windows {
             let throttled = here().any(|gpu| gpu.throttle_reasons != 0);
             let hottest_c = here().filter_map(|gpu| gpu.temperature_c).max();
             let throttled_s = Some(if throttled { held_s } else { 0.0 });
-            entry.heat = entry.heat.and(Heat { throttled_s, hottest_c });
-            if entry.model.is_none() {
+            entry.used.heat = entry.used.heat.and(Heat { throttled_s, hottest_c });
+            if entry.used.model.is_none() {
                 let models: BTreeSet<_> = here().map(|gpu| gpu.model.as_str()).collect();
-                entry.model = Some(models.into_iter().collect::<Vec<_>>().join(", "));
+                entry.used.model = Some(models.into_iter().collect::<Vec<_>>().join(", "));
             }
         }
         self.looked_unix_s = now_unix_s;
@@ -201,8 +217,8 @@ impl Windows {
     ) {
         for job in jobs {
             let entry = self.collecting.get_mut(&JobKey::of(job));
-            if let Some(entry) = entry.filter(|entry| entry.partition.is_none()) {
-                entry.partition = partition_of(job);
+            if let Some(entry) = entry.filter(|entry| entry.used.partition.is_none()) {
+                entry.used.partition = partition_of(job);
             }
         }
     }
@@ -230,8 +246,8 @@ impl Windows {
     /// Takes what a job gave up for a power budget, under the plan that it runs.
     pub(super) fn give(&mut self, key: &JobKey, given_j: f64, lost_s: f64) {
         if let Some(entry) = self.collecting.get_mut(key) {
-            entry.given_j += given_j;
-            entry.lost_s += lost_s;
+            entry.used.given_j += given_j;
+            entry.used.lost_s += lost_s;
         }
     }
 
@@ -281,33 +297,22 @@ impl Windows {
 
 impl Entry {
     pub(super) fn begin(work: Work, run: String, now_unix_s: u64) -> Self {
-        let (from_unix_s, until_unix_s) = (now_unix_s, now_unix_s);
-        let (steps, time_s, energy_j, reached) = (0, 0.0, Some(0.0), Vec::new());
-        let (heat, given_j, lost_s) = (Heat::default(), 0.0, 0.0);
-        let (partition, model) = (None, None);
-        Self {
-            work,
-            run,
-            from_unix_s,
-            until_unix_s,
-            steps,
-            time_s,
-            energy_j,
-            heat,
-            given_j,
-            lost_s,
-            partition,
-            model,
-            reached,
-        }
+        let (from_unix_s, until_unix_s, energy_j) = (now_unix_s, now_unix_s, Some(0.0));
+        let used = Measured { from_unix_s, until_unix_s, energy_j, ..Measured::default() };
+        Self { work, run, used, reached: Vec::new() }
     }
 
-    fn add(&mut self, is_first: bool, used: RankWindow, now: Reached) {
+    fn add(&mut self, is_first: bool, new: RankWindow) {
+        let used = &mut self.used;
         if is_first {
-            self.steps = self.steps.saturating_add(used.steps);
-            self.time_s += used.time_s;
+            used.steps = used.steps.saturating_add(new.steps);
+            used.time_s += new.time_s;
         }
-        self.energy_j = self.energy_j.zip(used.energy_j).map(|(sum_j, new_j)| sum_j + new_j);
+        used.energy_j = used.energy_j.zip(new.energy_j).map(|(sum_j, new_j)| sum_j + new_j);
+    }
+
+    /// So far the steps of a session are counted, or left out.
+    fn reach(&mut self, now: Reached) {
         self.reached.retain(|reached| reached.session != now.session);
         self.reached.push(now);
     }

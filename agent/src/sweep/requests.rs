@@ -8,6 +8,7 @@ use pfo_protocol::{
 };
 
 use crate::authority::Permit;
+use crate::experiments::Experiment;
 use crate::job::{JobKey, check_free, no_job};
 use crate::steer::WholeJob;
 use crate::sweep::attended::Attended;
@@ -56,6 +57,11 @@ pub(crate) fn attend(
     order: SweepOrder,
 ) -> Result<Ordered<Attended>, Refusal> {
     let selector = order.job.clone();
+    if let Ok(WholeJob { view, members }) = &job
+        && let Some(shape) = JobShape::of(view, members)
+    {
+        sweeps.end_of_another_shape(&JobKey::of(view), &shape)?;
+    }
     let begun = job.and_then(|job| begin(sweeps, permit, &job, order, true));
     let sweep = match begun {
         Ok(Ordered::Stored(profile)) => return Ok(Ordered::Stored(profile)),

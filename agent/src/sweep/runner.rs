@@ -105,14 +105,28 @@ async fn find_job(
     means: &Means,
     record: &SweepRecord,
 ) -> Result<(Arc<dyn Steer>, JobView), SteerError> {
+    let name = &record.job;
     if let Some(view) = means.questions.job(&record.key()).await? {
         let job = means.steering.of(&view);
         let WholeJob { view, members } = job.look().await?;
-        if JobShape::of(&view, &members).as_ref() == Some(&record.shape) {
-            return Ok((job, view));
+        match JobShape::of(&view, &members) {
+            Some(now) if now == record.shape => return Ok((job, view)),
+            Some(now) if !now.is_divided_as(&record.shape) => {
+                let (now, then) = (now.partition(), record.shape.partition());
+                let message = format!(
+                    "job {name} runs as {now} now, its sweep began as {then}; \
+                     `pfoctl profile stop {name}` ends the sweep"
+                );
+                // Those who wait for it want to know about the job as it is now.
+                let code = match record.attended {
+                    true => RefusalCode::PlanDoesNotFit,
+                    false => RefusalCode::UnknownJob,
+                };
+                return Err(Refusal::new(code, message, "").into());
+            }
+            _ => {}
         }
     }
-    let message =
-        format!("job {} does not have the ranks that it had when its sweep began", record.job);
+    let message = format!("job {name} does not have the ranks that it had when its sweep began");
     Err(Refusal::new(RefusalCode::UnknownJob, message, "").into())
 }

@@ -69,7 +69,18 @@ impl JobShape {
         }
     }
 
-    fn partition(&self) -> String {
+    /// Whether the model and the step are divided in the same way: ranks that come later change nothing
+    /// about that.
+    pub(crate) fn is_divided_as(&self, other: &Self) -> bool {
+        let degrees = |shape: &Self| {
+            let Self { pp_degree, dp_degree, tp_degree, num_microbatches, .. } = *shape;
+            (pp_degree, dp_degree, tp_degree, num_microbatches)
+        };
+        degrees(self) == degrees(other)
+    }
+
+    /// How the model is divided, as in the name of its profile.
+    pub(crate) fn partition(&self) -> String {
         let Self { pp_degree, dp_degree, tp_degree, num_microbatches, .. } = self;
         let all = u64::from(*pp_degree)
             .saturating_mul(u64::from(*dp_degree))

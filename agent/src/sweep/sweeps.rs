@@ -2,7 +2,7 @@
 
 mod elsewhere;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::authority::Permit;
+use crate::experiments::{Experiment, Experiments};
 use crate::job::JobKey;
 use crate::pfod::Questions;
 use crate::profile::ProfileStore;
@@ -23,14 +24,9 @@ use crate::steer::Steering;
 use crate::sweep::file::SweepFiles;
 use crate::sweep::record::{Next, Pause, SweepRecord};
 use crate::sweep::runner;
+use crate::sweep::shape::JobShape;
 
 pub(super) use self::elsewhere::Progress;
-
-/// Unfinished sweeps that one person may have.
-const UNFINISHED_PER_PERSON: usize = 16;
-
-/// Finished sweeps of one person that are still shown.
-const OVER_PER_PERSON: usize = 16;
 
 /// What sweeps need to measure jobs and to keep what they measured.
 #[derive(Debug)]
@@ -44,7 +40,7 @@ pub(crate) struct Means {
 
 #[derive(Debug)]
 pub(crate) struct Sweeps {
-    known: Mutex<BTreeMap<JobKey, Arc<Sweep>>>,
+    known: Experiments<Sweep>,
     means: Arc<Means>,
 }
 
@@ -89,12 +85,12 @@ static ATTENDANTS: AtomicU64 = AtomicU64::new(0);
 
 impl Sweeps {
     pub(crate) fn new(means: Means) -> Self {
-        Self { known: Mutex::default(), means: Arc::new(means) }
+        Self { known: Experiments::new(Arc::clone(&means.people)), means: Arc::new(means) }
     }
 
     /// Continues the sweeps of an earlier agent. To be called on the runtime, or on a thread of it.
     pub(crate) fn restore(&self) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         for mut record in self.means.files.read() {
             let key = record.key();
             if record.attended && record.pause.is_none() {
@@ -112,35 +108,44 @@ impl Sweeps {
     /// # Errors
     /// If the job has an unfinished one, its user has too many, or it cannot be kept on disk.
     pub(crate) fn start(&self, record: SweepRecord) -> Result<Arc<Sweep>, Refusal> {
-        let mut known = self.lock();
         let key = record.key();
-        let unfinished = |sweep: &Arc<Sweep>| !sweep.is_over();
-        if known.get(&key).is_some_and(unfinished) {
-            return Err(self::unfinished(&key));
-        }
-        known.remove(&key);
-        let is_own = |other: Uid| self.means.people.are_one(key.uid, other);
-        let own = known.iter().filter(|(other, _)| is_own(other.uid));
-        let (busy, over): (Vec<_>, Vec<_>) = own.partition(|(_, sweep)| unfinished(sweep));
-        if busy.len() >= UNFINISHED_PER_PERSON {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("user {} has {} sweeps that are not over", key.uid, busy.len()),
-                "stop one that is not needed",
-            ));
-        }
-        let forgotten: Vec<JobKey> =
-            over.into_iter().skip(OVER_PER_PERSON - 1).map(|(other, _)| other.clone()).collect();
-        known.retain(|other, _| !forgotten.contains(other));
-        self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
-        let sweep = Sweep::new(record, &self.means, false);
-        sweep.set_off();
-        known.insert(key, Arc::clone(&sweep));
-        Ok(sweep)
+        let begin = || {
+            self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
+            let sweep = Sweep::new(record, &self.means, false);
+            sweep.set_off();
+            Ok(sweep)
+        };
+        // What is over has no file.
+        self.known.begin(&key, begin, |_| {})
     }
 
-    /// The sweep of the job that a request means: the peer's own or, for an administrator, the only
-    /// one of that name.
+    /// Ends a sweep that nobody waits for and that was begun for a tune of the job in another shape.
+    ///
+    /// # Errors
+    /// If that sweep goes on by itself, or somebody waits for it.
+    pub(crate) fn end_of_another_shape(
+        &self,
+        key: &JobKey,
+        shape: &JobShape,
+    ) -> Result<(), Refusal> {
+        let Some(sweep) = self.known.lock().get(key).cloned() else { return Ok(()) };
+        let mut now = sweep.now();
+        let is_over = matches!(now.state, SweepState::Ended(_));
+        if is_over || now.record.shape.is_divided_as(shape) {
+            return Ok(());
+        }
+        if now.record.attended && now.attendants.is_empty() {
+            sweep.end(&mut now, SweepEnd::Stopped);
+            return Ok(());
+        }
+        let (name, now, then) = (&key.name, shape.partition(), now.record.shape.partition());
+        let message =
+            format!("job {name} runs as {now} now, and has an unfinished sweep as {then}");
+        let remedy = format!("`pfoctl profile stop {name}` ends that sweep");
+        Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+    }
+
+    /// The sweep of the job that a request means.
     ///
     /// # Errors
     /// If there is none, or more than one.
@@ -149,28 +154,7 @@ impl Sweeps {
         selector: &JobSelector,
         permit: &Permit,
     ) -> Result<Arc<Sweep>, Refusal> {
-        let known = self.lock();
-        let JobSelector { job: name, uid } = selector;
-        let owner = uid.unwrap_or(permit.uid());
-        let is_visible =
-            |key: &JobKey| key.name == *name && permit.only_of().is_none_or(|own| own == key.uid);
-        let named: Vec<_> = known.iter().filter(|(key, _)| is_visible(key)).collect();
-        if let Some((_, sweep)) = named.iter().find(|(key, _)| key.uid == owner) {
-            return Ok(Arc::clone(sweep));
-        }
-        match (&named[..], uid) {
-            ([(_, sweep)], None) => Ok(Arc::clone(sweep)),
-            ([_, _, ..], None) => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("jobs {name} of several users are being swept"),
-                "say whose with --user",
-            )),
-            _ => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("job {name} of user {owner} is not being swept"),
-                "`pfoctl profile status` lists the sweeps, `pfoctl profile start` begins one",
-            )),
-        }
+        self.known.select(selector, permit)
     }
 
     /// The stored profile of this, if there is one.
@@ -180,13 +164,27 @@ impl Sweeps {
 
     /// Every sweep, or those of one user's jobs.
     pub(crate) fn statuses(&self, uid: Option<Uid>) -> Vec<SweepStatus> {
-        let known = self.lock();
-        let shown = known.iter().filter(|(key, _)| uid.is_none_or(|uid| uid == key.uid));
-        shown.map(|(_, sweep)| sweep.status()).collect()
+        self.known.of(uid).iter().map(|sweep| sweep.status()).collect()
+    }
+}
+
+impl Experiment for Sweep {
+    const PLURAL: &'static str = "sweeps";
+    const DONE: &'static str = "swept";
+    const REMEDY: &'static str =
+        "`pfoctl profile status` lists the sweeps, `pfoctl profile start` begins one";
+    const STOP: &'static str = "pfoctl profile stop JOB";
+
+    fn is_over(&self) -> bool {
+        matches!(self.now().state, SweepState::Ended(_))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Sweep>>> {
-        lock(&self.known)
+    fn unfinished(key: &JobKey) -> Refusal {
+        Refusal::new(
+            RefusalCode::LimitReached,
+            format!("job {} has a sweep that is not over", key.name),
+            "`pfoctl profile status` shows how far it is; resume it, or stop it first",
+        )
     }
 }
 
@@ -234,10 +232,6 @@ impl Sweep {
             // The sender lives as long as this.
             let _ = changes.changed().await;
         }
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.now().state, SweepState::Ended(_))
     }
 
     /// Pauses, resumes or ends it. To be called on the runtime, or on a thread of it.
@@ -453,14 +447,6 @@ fn in_words(end: SweepEnd) -> &'static str {
         SweepEnd::Stopped => "stopped on request; nothing is stored",
         SweepEnd::Finished => "finished on request; the profile is stored",
     }
-}
-
-fn unfinished(key: &JobKey) -> Refusal {
-    Refusal::new(
-        RefusalCode::LimitReached,
-        format!("job {} has a sweep that is not over", key.name),
-        "`pfoctl profile status` shows how far it is; resume it, or stop it first",
-    )
 }
 
 fn over(record: &SweepRecord) -> Refusal {

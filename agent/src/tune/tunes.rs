@@ -1,6 +1,5 @@
 //! The tunes of the node, in memory and on disk.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pfo_experiment::{Progress, TuneError, Tuned};
@@ -12,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, spawn_blocking};
 
 use crate::authority::Permit;
+use crate::experiments::{Experiment, Experiments};
 use crate::front::Services;
 use crate::job::JobKey;
 use crate::refusal::{internal, not_written};
@@ -19,20 +19,13 @@ use crate::tune::answers::Answers;
 use crate::tune::bench::{NodeBench, state_of};
 use crate::tune::file::{Begun, Left, TuneFiles};
 
-/// Unfinished tunes that one person may have.
-const UNFINISHED_PER_PERSON: usize = 16;
-
-/// Finished tunes of one person that are still shown.
-const OVER_PER_PERSON: usize = 16;
-
 /// Remarks of one tune that are kept.
 const MOST_REMARKS: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct Tunes {
-    known: Mutex<BTreeMap<JobKey, Arc<Tune>>>,
+    known: Experiments<Tune>,
     files: TuneFiles,
-    people: Arc<People>,
 }
 
 /// One tune.
@@ -60,12 +53,12 @@ pub(super) struct Run {
 
 impl Tunes {
     pub(crate) fn new(files: TuneFiles, people: Arc<People>) -> Self {
-        Self { known: Mutex::default(), files, people }
+        Self { known: Experiments::new(people), files }
     }
 
     /// Continues the tunes of an earlier agent. To be called on a thread of the runtime.
     pub(crate) fn restore(&self, services: &Arc<Services>) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         for left in self.files.read() {
             match left {
                 Left::Over { status, report } => {
@@ -98,38 +91,19 @@ impl Tunes {
         (key, permit): (&JobKey, Permit),
         (wire, order): (&TuneOrder, pfo_experiment::TuneOrder),
     ) -> Result<Arc<Tune>, Refusal> {
-        let mut known = self.lock();
-        if known.get(key).is_some_and(|tune| !tune.is_over()) {
-            return Err(unfinished(key));
-        }
-        let is_own = |other: &JobKey| self.people.are_one(key.uid, other.uid);
-        let own = known.iter().filter(|(other, _)| is_own(other) && *other != key);
-        let (over, busy): (Vec<_>, Vec<_>) = own.partition(|(_, tune)| tune.is_over());
-        if busy.len() >= UNFINISHED_PER_PERSON {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("user {} has {} tunes that are not over", key.uid, busy.len()),
-                "stop one that is not needed with `pfoctl tune JOB --stop`",
-            ));
-        }
-        let over: Vec<JobKey> = over.into_iter().map(|(other, _)| other.clone()).collect();
-        for forgotten in over.iter().skip(OVER_PER_PERSON.saturating_sub(1)) {
-            known.remove(forgotten);
-            self.files.remove(forgotten);
-        }
-        let by = permit.user();
-        let mut begun = Begun::new(key, by.uid, by.person, permit.pid());
-        begun.administrator = permit.administers();
-        let begin = self.files.begin(&begun, wire);
-        let answers = begin.map_err(|error| not_written("the tune", &error))?;
-        let permit = permit.in_background();
-        let tune = Tune::begin(services, Run { begun, permit, order, answers });
-        known.insert(key.clone(), Arc::clone(&tune));
-        Ok(tune)
+        let begin = || {
+            let by = permit.user();
+            let mut begun = Begun::new(key, by.uid, by.person, permit.pid());
+            begun.administrator = permit.administers();
+            let begin = self.files.begin(&begun, wire);
+            let answers = begin.map_err(|error| not_written("the tune", &error))?;
+            let permit = permit.in_background();
+            Ok(Tune::begin(services, Run { begun, permit, order, answers }))
+        };
+        self.known.begin(key, begin, |forgotten| self.files.remove(forgotten))
     }
 
-    /// The tune of the job that a request means: the peer's own or, for an administrator, the only one
-    /// of that name.
+    /// The tune of the job that a request means.
     ///
     /// # Errors
     /// If there is none, or more than one.
@@ -138,28 +112,7 @@ impl Tunes {
         selector: &JobSelector,
         permit: &Permit,
     ) -> Result<Arc<Tune>, Refusal> {
-        let known = self.lock();
-        let JobSelector { job: name, uid } = selector;
-        let owner = uid.unwrap_or(permit.uid());
-        let is_visible =
-            |key: &JobKey| key.name == *name && permit.only_of().is_none_or(|own| own == key.uid);
-        let named: Vec<_> = known.iter().filter(|(key, _)| is_visible(key)).collect();
-        if let Some((_, tune)) = named.iter().find(|(key, _)| key.uid == owner) {
-            return Ok(Arc::clone(tune));
-        }
-        match (&named[..], uid) {
-            ([(_, tune)], None) => Ok(Arc::clone(tune)),
-            ([_, _, ..], None) => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("jobs {name} of several users are being tuned"),
-                "say whose with --user",
-            )),
-            _ => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("job {name} of user {owner} is not being tuned"),
-                "`pfoctl tune` begins that",
-            )),
-        }
+        self.known.select(selector, permit)
     }
 
     /// Ends a tune. To be called where files may be written.
@@ -185,18 +138,31 @@ impl Tunes {
 
     /// Every tune, or those of one user's jobs.
     pub(crate) fn statuses(&self, uid: Option<Uid>) -> Vec<TuneStatus> {
-        let known = self.lock();
-        let shown = known.iter().filter(|(key, _)| uid.is_none_or(|uid| uid == key.uid));
-        shown.map(|(_, tune)| tune.status()).collect()
+        self.known.of(uid).iter().map(|tune| tune.status()).collect()
     }
 
     /// The files of tunes.
     pub(super) fn files(&self) -> &TuneFiles {
         &self.files
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Tune>>> {
-        lock(&self.known)
+impl Experiment for Tune {
+    const PLURAL: &'static str = "tunes";
+    const DONE: &'static str = "tuned";
+    const REMEDY: &'static str = "`pfoctl tune` begins that";
+    const STOP: &'static str = "pfoctl tune JOB --stop";
+
+    fn is_over(&self) -> bool {
+        matches!(self.now().status.state, TuneState::Ended(_))
+    }
+
+    fn unfinished(key: &JobKey) -> Refusal {
+        Refusal::new(
+            RefusalCode::LimitReached,
+            format!("job {} is being tuned", key.name),
+            "`pfoctl tune JOB --attach` shows how far that is, `pfoctl tune JOB --stop` ends it",
+        )
     }
 }
 
@@ -261,10 +227,6 @@ impl Tune {
 
     pub(super) fn report(&self) -> Option<TuneReport> {
         self.now().report.clone()
-    }
-
-    fn is_over(&self) -> bool {
-        matches!(self.now().status.state, TuneState::Ended(_))
     }
 
     /// Waits until the status is another one than this.
@@ -382,12 +344,4 @@ fn in_words(end: &TuneEnd) -> String {
         TuneEnd::Stopped => "stopped on request".to_owned(),
         TuneEnd::Failed(refusal) => refusal.message.clone(),
     }
-}
-
-fn unfinished(key: &JobKey) -> Refusal {
-    Refusal::new(
-        RefusalCode::LimitReached,
-        format!("job {} is being tuned", key.name),
-        "`pfoctl tune JOB --attach` shows how far that is, `pfoctl tune JOB --stop` ends it",
-    )
 }

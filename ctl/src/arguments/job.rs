@@ -26,6 +26,8 @@ pub(crate) enum NoSuchJob {
     None(String),
     #[error("several users have a job {job}, among them {one} and {other}")]
     Several { job: JobName, one: Uid, other: Uid },
+    #[error("no power budget takes anything from job {0}: none covers it")]
+    WithoutBudget(JobName),
 }
 
 impl Explained for NoSuchJob {
@@ -37,6 +39,7 @@ impl Explained for NoSuchJob {
         let remedy = match self {
             Self::None(_) => "`pfoctl status` lists the jobs",
             Self::Several { .. } => "name its user with --user",
+            Self::WithoutBudget(_) => "`pfoctl budget status` lists the budgets",
         };
         Some(remedy.to_owned())
     }

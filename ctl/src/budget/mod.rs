@@ -305,7 +305,8 @@ impl Set {
         }
         let looked_at = look(daemons, &scope)?;
         let budget = looked_at.budgets.iter().find(|budget| budget.order.scope == scope);
-        let missing = budget.filter(|_| !self.json).and_then(view::missing);
+        let missing = |budget| view::missing(budget, &looked_at.jobs);
+        let missing = budget.filter(|_| !self.json).and_then(missing);
         missing.map_or(Ok(()), |missing| output.text(&format!("{missing}\n")))
     }
 
@@ -343,18 +344,34 @@ impl Terms {
 impl Explain {
     fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let report = ask(daemons, AgentRequest::Budget)?;
-        let job = self.find(&report)?;
+        let Some(job) = self.find(&report)? else {
+            return Err(self.without_budget(daemons)?.into());
+        };
         if self.json {
             return output.json(job);
         }
         output.text(&view::explained(job, &report))
     }
 
-    fn find<'a>(&self, report: &'a BudgetReport) -> Result<&'a BudgetedJob, NoSuchJob> {
+    /// The job, if a budget covers it.
+    fn find<'a>(&self, report: &'a BudgetReport) -> Result<Option<&'a BudgetedJob>, NoSuchJob> {
         let selector = self.job.selector();
-        let named = || report.jobs.iter().filter(|job| job.job == selector.job);
+        let named: Vec<_> = report.jobs.iter().filter(|job| job.job == selector.job).collect();
         let uid = selector.uid.unwrap_or_else(user::own);
-        let other = || named().next().filter(|_| selector.uid.is_none());
-        named().find(|job| job.uid == uid).or_else(other).ok_or_else(|| self.job.missing())
+        match (named.iter().find(|job| job.uid == uid), &named[..]) {
+            (Some(job), _) => Ok(Some(job)),
+            (None, [one, other, ..]) if selector.uid.is_none() => {
+                Err(NoSuchJob::Several { job: selector.job, one: one.uid, other: other.uid })
+            }
+            (None, [only]) if selector.uid.is_none() => Ok(Some(only)),
+            _ => Ok(None),
+        }
+    }
+
+    fn without_budget(&self, daemons: &Daemons) -> Result<NoSuchJob, Error> {
+        let jobs = daemons.pfod()?.status()?.jobs;
+        let name = || self.job.name().clone();
+        let there = self.job.only(&jobs)?;
+        Ok(there.map_or_else(|| self.job.missing(), |_| NoSuchJob::WithoutBudget(name())))
     }
 }

@@ -31,7 +31,8 @@ pub(super) fn report(report: &BudgetReport, look: Look) -> String {
         report.budgets.iter().for_each(|budget| table.row(budget_row(budget)));
         text += &table.render();
     }
-    for said in report.disobeyed.iter().cloned().chain(report.budgets.iter().flat_map(troubles)) {
+    let troubles = report.budgets.iter().flat_map(|budget| troubles(budget, &report.jobs));
+    for said in report.disobeyed.iter().cloned().chain(troubles) {
         text += &format!("{}\n", harmless(&said));
     }
     if !report.jobs.is_empty() {
@@ -78,16 +79,34 @@ fn ordered_by(budget: &BudgetStatus) -> String {
 }
 
 /// That no job may give up what a budget lacks.
-pub(super) fn missing(budget: &BudgetStatus) -> Option<String> {
+pub(super) fn missing(budget: &BudgetStatus, jobs: &[BudgetedJob]) -> Option<String> {
     let scope = shown(&budget.order.scope);
     let missing_w = watts(budget.missing_w?);
+    let own = || jobs.iter().filter(|job| job.scope == budget.order.scope);
+    let is_kept = budget.drawn_w.zip(budget.budget_w).is_some_and(|(drawn, most)| drawn <= most);
+    if is_kept {
+        let is_limited = own().any(|job| job.steering == BudgetSteering::PowerLimits);
+        return is_limited.then(|| {
+            format!(
+                "the budget for {scope} is kept by power limits: plans and clocks alone lack {missing_w}"
+            )
+        });
+    }
+    let counted: Vec<_> = own()
+        .filter(|job| job.reason == BudgetReason::Unknown)
+        .map(|job| job.job.as_str())
+        .collect();
+    let counted = match &counted[..] {
+        [] => String::new(),
+        jobs => format!(" (not measured yet, or not to be slowed down: {})", jobs.join(", ")),
+    };
     Some(format!(
-        "the budget for {scope} cannot be kept: {missing_w} are missing with every job at its floor; raise \
-         it, lower floors, or end a job"
+        "the budget for {scope} cannot be kept: {missing_w} are missing with every job at its \
+         floor{counted}; raise it, lower floors, or end a job"
     ))
 }
 
-fn troubles(budget: &BudgetStatus) -> Vec<String> {
+fn troubles(budget: &BudgetStatus, jobs: &[BudgetedJob]) -> Vec<String> {
     let scope = shown(&budget.order.scope);
     let file = budget.file.as_ref().map(|BudgetFileTrouble { node, why, since_unix_s }| {
         let on = node.as_ref().map_or(String::new(), |node| format!("on node {node}, "));
@@ -98,7 +117,7 @@ fn troubles(budget: &BudgetStatus) -> Vec<String> {
         )
     });
     let problem = budget.problem.as_ref().map(|why| format!("the budget for {scope}: {why}"));
-    missing(budget).into_iter().chain(file).chain(problem).collect()
+    missing(budget, jobs).into_iter().chain(file).chain(problem).collect()
 }
 
 fn job_row(job: &BudgetedJob) -> [Cell; 7] {
@@ -293,5 +312,24 @@ mod tests {
     fn a_budget_that_cannot_be_kept_is_no_table_alone() {
         let look = Look { colour: false, width: None };
         insta::assert_snapshot!(report(&report_of(job(BudgetReason::Price)), look));
+    }
+
+    #[test]
+    fn what_a_budget_lacks_names_jobs_that_only_count_and_is_no_alarm_where_it_is_kept() {
+        let said = |job: BudgetedJob, drawn_w| {
+            let mut report = report_of(job);
+            report.budgets[0].drawn_w = Some(drawn_w);
+            missing(&report.budgets[0], &report.jobs)
+        };
+        let unknown = job(BudgetReason::Unknown);
+        let only_counts = "the budget for node cannot be kept: 50 W are missing with every job at its floor \
+                           (not measured yet, or not to be slowed down: j); raise it, lower floors, or end \
+                           a job";
+        assert_eq!(said(unknown.clone(), 950.0).as_deref(), Some(only_counts));
+        assert_eq!(said(unknown, 850.0), None);
+        let limited =
+            BudgetedJob { steering: BudgetSteering::PowerLimits, ..job(BudgetReason::Floor) };
+        let kept = "the budget for node is kept by power limits: plans and clocks alone lack 50 W";
+        assert_eq!(said(limited, 850.0).as_deref(), Some(kept));
     }
 }

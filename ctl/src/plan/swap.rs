@@ -292,6 +292,9 @@ fn sentence(job: &JobName, swapped: &Swapped, missing: usize, waited: bool) -> S
         (0, _) => format!("from step {step} on; none of its ranks is on this node"),
         (1, false) => format!("from step {step} on, on its only rank on this node"),
         (_, false) => format!("from step {step} on, on all {ranks} ranks on this node"),
+        (_, true) if *changed == 0 => {
+            format!("from step {step} on, which none of its {ranks} ranks on this node has begun")
+        }
         (_, true) if missing > 0 => format!(
             "taken up at step {step} by {changed} of {ranks} ranks on this node, and not in force on \
              {missing} of them"

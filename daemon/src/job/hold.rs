@@ -22,9 +22,11 @@ static HOLDS: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub(crate) struct Hold {
     jobs: Arc<Jobs>,
-    job: Arc<Job>,
-    by: Measurer,
-    caller: Caller,
+    pub(crate) job: Arc<Job>,
+    /// The holder.
+    pub(crate) by: Measurer,
+    /// Who asked for it.
+    pub(crate) caller: Caller,
     runtime: Handle,
 }
 
@@ -50,20 +52,6 @@ impl Hold {
         let caller = permit.caller().clone();
         log(&caller, &job, "holds");
         Ok(Self { jobs: Arc::clone(jobs), job, by, caller, runtime: Handle::current() })
-    }
-
-    pub(crate) fn job(&self) -> &Arc<Job> {
-        &self.job
-    }
-
-    /// Who asked for it.
-    pub(crate) fn caller(&self) -> &Caller {
-        &self.caller
-    }
-
-    /// The holder.
-    pub(crate) fn by(&self) -> Measurer {
-        self.by
     }
 }
 
@@ -243,7 +231,7 @@ mod tests {
         block_on(async {
             let mut holds = Holds::default();
             holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap();
-            let by = holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap().by();
+            let by = holds.take(&jobs, Arc::clone(&job), &permit(7, true), false).unwrap().by;
             assert_eq!(job.members().held, Some(by), "the connection holds it already");
             let refusal = job.swap(SwapTarget::DefaultClocks, (None, None), 0).unwrap_err();
             assert_eq!(refusal.message, "user 7 (process 3) holds job j for measuring");

@@ -2,7 +2,6 @@
 //! them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
 use pfo_protocol::{
@@ -47,8 +46,8 @@ pub(crate) struct JobPlan {
     pub label: String,
     predicted: Option<Predicted>,
     setting: Setting,
-    suspended: AtomicBool,
-    suspended_why: ArcSwapOption<String>,
+    /// Why it is suspended, if it is.
+    suspended: ArcSwapOption<String>,
 }
 
 /// Whatever their numbers are, and whether they are suspended.
@@ -92,9 +91,7 @@ impl JobPlan {
             .predicted_time_s
             .zip(status.predicted_energy_j)
             .map(|(time_s, energy_j)| Predicted { time_s, energy_j });
-        if let Some(why) = status.suspended {
-            plan.suspend(|| why);
-        }
+        status.suspended.into_iter().for_each(|why| plan.suspend(|| why));
         plan
     }
 
@@ -119,8 +116,8 @@ impl JobPlan {
     }
 
     fn unsuspended(number: u32, label: String, setting: Setting) -> Self {
-        let (suspended, suspended_why) = (AtomicBool::new(false), ArcSwapOption::empty());
-        Self { number, label, predicted: None, setting, suspended, suspended_why }
+        let suspended = ArcSwapOption::empty();
+        Self { number, label, predicted: None, setting, suspended }
     }
 
     /// Whether the plan is only for measuring: it has one clock for everything, or none.
@@ -261,14 +258,19 @@ impl JobPlan {
 
     /// Stops the use of the plan on all ranks from their next step. The first reason stays.
     pub(crate) fn suspend(&self, why: impl FnOnce() -> String) {
-        if !self.suspended.swap(true, Relaxed) {
-            self.suspended_why.store(Some(Arc::new(why())));
+        if !self.is_suspended() {
+            self.suspended.store(Some(Arc::new(why())));
         }
+    }
+
+    /// Uses the plan again: the job starts anew.
+    pub(crate) fn resume(&self) {
+        self.suspended.store(None);
     }
 
     /// Whether the plan is suspended.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended.load(Relaxed)
+        self.suspended.load().is_some()
     }
 
     /// The plan as status shows it.
@@ -278,7 +280,7 @@ impl JobPlan {
             label: self.label.clone(),
             predicted_time_s: self.predicted.map(|predicted| predicted.time_s),
             predicted_energy_j: self.predicted.map(|predicted| predicted.energy_j),
-            suspended: self.suspended_why.load().as_deref().cloned(),
+            suspended: self.suspended.load().as_deref().cloned(),
             power_limits_w: self.limits().iter().map(|limit| limit.watts()).collect(),
         }
     }
@@ -472,7 +474,12 @@ mod tests {
         plan.suspend(|| "first".into());
         plan.suspend(|| "second".into());
         assert_eq!(plan.status().suspended.as_deref(), Some("first"));
+        plan.resume();
+        assert_eq!((plan.status().suspended, plan.is_suspended()), (None, false));
+        plan.suspend(|| "third".into());
+        assert_eq!(plan.status().suspended.as_deref(), Some("third"));
     }
+
     #[test]
     fn the_clock_table_of_a_plan_is_the_one_that_it_was_made_of() {
         let made_of = table(&[[900, 1200], [1410, 1000]]);

@@ -75,11 +75,17 @@ impl Members {
         self.ranks.is_empty()
     }
 
-    /// Adds a rank. A job whose first rank returns at step 0 starts anew.
+    /// Whether the job starts anew with this rank: the first one that returns, at step 0.
+    pub(crate) fn begins_anew(&self, member: &Member) -> bool {
+        self.empty_since.is_some() && member.hello.next_step == 0
+    }
+
+    /// Adds a rank.
     pub(crate) fn add(&mut self, member: Member) {
-        if self.empty_since.take().is_some() && member.hello.next_step == 0 {
+        if self.begins_anew(&member) {
             self.past = Past::default();
         }
+        self.empty_since = None;
         self.past.begin();
         self.ranks.insert(member.hello.position.rank, member);
     }
@@ -111,8 +117,8 @@ impl Members {
         }
         let message =
             format!("job {job} has {all} ranks, {here} on this node: pfod changes all or none");
-        let remedy = "pfo-agent changes all of a fleet at one step: see whether it runs; \
-                      `pfoctl plan swap` and `rollback --this-node-only` change this node alone";
+        let remedy = "`pfoctl status` names a rank that has lost its GPU; pfo-agent changes all of a \
+                      fleet at one step: see whether it runs; `pfoctl plan swap` and `rollback --this-node-only` change this node alone";
         Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 

@@ -128,11 +128,14 @@ impl Job {
             let remedy = "give every rank its own number, and every job its own name";
             return Err(Refusal::new(RefusalCode::RankConflict, message, remedy));
         }
-        if let Some(plan) = members.plans.current()
-            && let Err(misfit) =
-                plan.check_stages(self.pp_degree).and_then(|()| plan.check_rank(&member))
-        {
-            plan.suspend(|| format!("it does not fit a rank that came later: {misfit}"));
+        if let Some(plan) = members.plans.current() {
+            let fits = plan.check_stages(self.pp_degree).and_then(|()| plan.check_rank(&member));
+            if members.begins_anew(&member) {
+                plan.resume();
+            }
+            if let Err(misfit) = fits {
+                plan.suspend(|| format!("it does not fit a rank that came later: {misfit}"));
+            }
         }
         let next_step = member.hello.next_step;
         members.add(member);
@@ -338,6 +341,25 @@ mod tests {
         job.join(member(0, 0)).unwrap();
         let why = swap.plan.as_ref().unwrap().status().suspended.unwrap();
         assert!(why.contains("1000 MHz"), "{why}");
+    }
+
+    #[test]
+    fn a_plan_that_did_not_fit_runs_again_when_the_job_starts_anew_with_ranks_that_it_fits() {
+        let job = job("j", 1);
+        load(&job, 900).unwrap();
+        let swap = swap(&job, SwapTarget::Loaded, None).unwrap();
+        let plan = swap.plan.as_ref().unwrap();
+        plan.suspend(|| "it does not fit a rank that came later: …".into());
+        for (next_step, is_suspended) in [(3, true), (0, false)] {
+            let rank = member(0, next_step);
+            job.join(rank.clone()).unwrap();
+            assert_eq!(plan.is_suspended(), is_suspended, "a rank that goes on at {next_step}");
+            job.leave(&rank.session);
+        }
+        job.join(member(0, 0)).unwrap();
+        plan.suspend(|| "it does not fit a rank that came later: …".into());
+        job.join(member(1, 0)).unwrap();
+        assert!(plan.is_suspended(), "the rank that it does not fit is still there");
     }
 
     #[test]

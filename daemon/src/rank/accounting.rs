@@ -25,8 +25,10 @@ impl Rank {
             let is_late = self.recording.begun.measured(began_ns, now_ns());
             let mut measured = (**self.progress().measured.load()).clone();
             measured.judged(verdict, began_ns);
-            let energy_j = energy_j.filter(|_| !is_late);
-            measured.step_begins(self.following.swap, steps, at_ns, energy_j);
+            // Steps in which what the rank is to run is not in force are nobody's.
+            let is_suspended = self.following.plan.as_ref().is_some_and(|plan| plan.is_suspended());
+            let is_void = is_late || is_suspended || self.setting.refused.is_some();
+            measured.step_begins(self.following.swap, steps, at_ns, energy_j.filter(|_| !is_void));
             self.progress().measured.store(Arc::new(measured));
         }
         if let Some(mismatch) = self.following.mismatch.take() {

@@ -20,7 +20,7 @@ pub(super) struct Setting {
     pub(super) own_lock: Option<(Mhz, u64)>,
     /// The change that was skipped for lack of room and has been counted.
     skipped: Option<Mhz>,
-    refused: Option<Wish>,
+    pub(super) refused: Option<Wish>,
     /// What the driver refused is asked for once more: a step begins.
     retry: bool,
     /// The power limit of the plan.

@@ -24,11 +24,11 @@ pub(super) async fn begin(
     (length, after): (TrialLength, Option<u64>),
 ) -> Result<Response, Refusal> {
     // Such as the return from an earlier trial to default clocks.
-    while hold.job().members().plans.half_done().is_some() {
+    while hold.job.members().plans.half_done().is_some() {
         sleep(POLL).await;
     }
-    let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(hold.job()), hold.by());
-    let user = hold.caller().clone();
+    let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(&hold.job), hold.by);
+    let user = hold.caller.clone();
     blocking(move || set_off(&jobs, &job, (by, &user), run, (length, after))).await?
 }
 

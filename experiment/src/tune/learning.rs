@@ -162,14 +162,6 @@ impl<B: Bench> Tuning<'_, '_, B> {
         baseline: &RecordedTrial,
         microbatches: u32,
     ) -> Result<bool, TuneError> {
-        if self.subject.has_unfinished_sweep().await? {
-            return Ok(true);
-        }
-        let stored = match self.subject.agent(AgentRequest::Profiles).await? {
-            AgentResponse::Profiles(stored) => stored,
-            other => return Err(unexpected(&other)),
-        };
-        let model: JobName = self.order.terms.model.clone().unwrap_or_else(|| self.subject.job());
         let ranks = &baseline.trial.ranks;
         let degree =
             |of: fn(&pfo_protocol::TrialRank) -> u32| ranks.iter().map(of).max().unwrap_or(0) + 1;
@@ -179,6 +171,14 @@ impl<B: Bench> Tuning<'_, '_, B> {
             degree(|rank| rank.tp_rank.0),
             microbatches,
         );
+        if self.subject.has_unfinished_sweep(&partition).await? {
+            return Ok(true);
+        }
+        let stored = match self.subject.agent(AgentRequest::Profiles).await? {
+            AgentResponse::Profiles(stored) => stored,
+            other => return Err(unexpected(&other)),
+        };
+        let model: JobName = self.order.terms.model.clone().unwrap_or_else(|| self.subject.job());
         Ok(stored.iter().any(|one| one.key.model == model && one.key.partition == partition))
     }
 }

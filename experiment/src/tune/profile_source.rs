@@ -76,9 +76,13 @@ impl<B: Bench> Subject<'_, B> {
         }
     }
 
-    /// Whether a sweep of the job is not over.
-    pub(crate) async fn has_unfinished_sweep(&mut self) -> Result<bool, TuneError> {
-        Ok(!self.unfinished_sweeps().await?.is_empty())
+    /// Whether a sweep of the job, its model divided in this way, is not over.
+    pub(crate) async fn has_unfinished_sweep(
+        &mut self,
+        partition: &str,
+    ) -> Result<bool, TuneError> {
+        let unfinished = self.unfinished_sweeps().await?;
+        Ok(unfinished.iter().any(|sweep| sweep.profile.partition == partition))
     }
 
     /// The sweeps of jobs of this name that are not over.

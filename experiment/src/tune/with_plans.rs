@@ -177,7 +177,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
         let window = self.subject.window(baseline)?;
         let (step_s, terms) = (window.time_s(), &self.order.terms);
         let steps = f64::from(terms.turn(step_s).steps);
-        let deviation = window.time_sd_s() / step_s / steps.sqrt();
+        let deviation = window.time_sd_s().unwrap_or_default() / step_s / steps.sqrt();
         Ok(deviation * sequence::reach(terms.rounds as usize))
     }
 

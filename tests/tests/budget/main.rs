@@ -2,6 +2,8 @@
 
 mod hostile;
 
+mod counted;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

@@ -12,12 +12,9 @@ fn work(uid: u32) -> Work {
 
 /// A row of ten steps of a second each, in the middle of which it is this time.
 fn row(at_unix_s: u64, energy_j: f64) -> Entry {
-    Entry {
-        steps: 10,
-        time_s: 10.0,
-        energy_j: Some(energy_j),
-        ..Entry::begin(work(1), "r".into(), at_unix_s)
-    }
+    let mut row = Entry::begin(work(1), "r".into(), at_unix_s);
+    (row.used.steps, row.used.time_s, row.used.energy_j) = (10, 10.0, Some(energy_j));
+    row
 }
 
 /// Default clocks took more energy by this share, and less time by a tenth of a second of each.
@@ -95,8 +92,9 @@ fn every_partition_of_every_user_has_sums_of_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let mut ledger = store(directory.path());
     let of = |uid: u32, partition: Option<&str>| {
-        let partition = partition.map(str::to_owned);
-        Entry { work: work(uid), partition, ..row(0, f64::from(uid) * 100.0) }
+        let mut row = row(0, f64::from(uid) * 100.0);
+        (row.work, row.used.partition) = (work(uid), partition.map(str::to_owned));
+        row
     };
     let rows = [of(1, None), of(1, Some("big")), of(1, Some("big")), of(2, Some("big"))];
     let comparisons = [1, 2]
@@ -119,8 +117,9 @@ fn the_variance_of_rows_is_that_of_their_sum_however_they_are_written() {
         ledger.append(&[], &comparisons).unwrap();
         // A step of the job takes 10 J: this node has all of its GPUs.
         for part in parts {
-            let steps = (part / 10.0) as u64;
-            ledger.append(&[Entry { steps, ..row(1000, *part) }], &[]).unwrap();
+            let mut row = row(1000, *part);
+            row.used.steps = (part / 10.0) as u64;
+            ledger.append(&[row], &[]).unwrap();
         }
         only(&ledger)
     };

@@ -7,8 +7,8 @@ use rusqlite::{Connection, Transaction, params};
 use super::{compared_of, measured_of};
 use crate::ledger::booked::{Account, Booked};
 use crate::ledger::comparison::Compared;
-use crate::ledger::query::Measured;
 use crate::ledger::saving::Rates;
+use crate::ledger::windows::Measured;
 
 /// Adds the sums of a user in a partition, which are 0 before the first row is booked: `increase()` of
 /// Prometheus needs a sample before the first rise.

@@ -4,7 +4,8 @@ fn entry(uid: u32, number: u64) -> Entry {
     let work = Work { uid: Uid(uid), job: "j".into(), plan: "p".into(), shape: "s".into() };
     let (time_s, energy_j) = (1.0, Some(1.0));
     let reached = vec![Reached { session: 1, swap: 1, steps: number, time_s, energy_j }];
-    Entry {
+    let used = Measured {
+        from_unix_s: number,
         until_unix_s: number + 1,
         steps: 1,
         time_s,
@@ -12,9 +13,9 @@ fn entry(uid: u32, number: u64) -> Entry {
         heat: Heat { throttled_s: Some(0.5), hottest_c: Some(61) },
         given_j: 2.0,
         lost_s: 0.5,
-        reached,
-        ..Entry::begin(work, "r".into(), number)
-    }
+        ..Measured::default()
+    };
+    Entry { used, reached, ..Entry::begin(work, "r".into(), number) }
 }
 
 fn rows_of(store: &Store, uid: u32) -> Vec<u64> {

@@ -35,7 +35,7 @@ fn a_look_at_the_gpus_holds_since_the_one_before_and_no_longer_than_half_a_minut
     let mut see = |now_unix_s, reasons, temperature_c| {
         windows.see(&[run(now_unix_s)], now_unix_s);
         windows.see_gpus(&[run(now_unix_s)], &[gpu(&run(1), reasons, temperature_c)], now_unix_s);
-        windows.collecting().next().unwrap().heat
+        windows.collecting().next().unwrap().used.heat
     };
     let heat = |s, hottest_c| Heat { throttled_s: Some(s), hottest_c };
     assert_eq!(see(104, 0, None), heat(0.0, None));
@@ -51,7 +51,7 @@ fn where_nobody_looks_at_the_gpus_nothing_is_known_of_their_heat() {
     let other =
         GpuStatus { uuid: "GPU-other".parse().unwrap(), ..gpu(&job("p", 1, 7, 1), 8, Some(90)) };
     windows.see_gpus(&[job("p", 1, 7, 2)], &[other], 110);
-    assert_eq!(windows.collecting().next().unwrap().heat, Heat::default());
+    assert_eq!(windows.collecting().next().unwrap().used.heat, Heat::default());
 }
 
 fn begun(run: &str, reached: Vec<Reached>) -> Windows {
@@ -61,7 +61,7 @@ fn begun(run: &str, reached: Vec<Reached>) -> Windows {
 }
 
 fn total_j(entries: &[Entry]) -> f64 {
-    entries.iter().filter_map(|entry| entry.energy_j).sum()
+    entries.iter().filter_map(|entry| entry.used.energy_j).sum()
 }
 
 #[test]
@@ -71,9 +71,26 @@ fn looks_at_the_same_window_add_up_to_it() {
         assert_eq!(windows.see(&[job("p", 1, 7, steps)], now), []);
     }
     let [entry] = &windows.end()[..] else { panic!() };
-    assert_eq!((entry.steps, entry.time_s, entry.energy_j), (9, 9.0, Some(180.0)));
-    assert_eq!((entry.from_unix_s, entry.until_unix_s), (0, 3));
+    assert_eq!((entry.used.steps, entry.used.time_s, entry.used.energy_j), (9, 9.0, Some(180.0)));
+    assert_eq!((entry.used.from_unix_s, entry.used.until_unix_s), (0, 3));
     assert_eq!(windows.end(), []);
+}
+
+#[test]
+fn steps_in_which_a_plan_is_not_in_force_on_a_rank_belong_to_nobody() {
+    let mut windows = begun("r", Vec::new());
+    let refused = |steps| {
+        let mut refused = job("p", 1, 7, steps);
+        refused.ranks[1].problem = Some("NVML_ERROR_NO_PERMISSION".into());
+        refused
+    };
+    windows.see(&[job("p", 1, 7, 5)], 0);
+    windows.see(&[refused(9)], 1);
+    windows.see(&[job("p", 1, 7, 12)], 2);
+    windows.see(&[job("p", 1, 7, 14)], 3);
+    let [entry] = &windows.end()[..] else { panic!() };
+    assert_eq!((entry.used.steps, entry.used.energy_j), (7, Some(140.0)), "5, and the last 2");
+    assert_eq!(entry.reached.iter().map(|reached| reached.steps).collect::<Vec<_>>(), [14, 14]);
 }
 
 #[test]
@@ -88,15 +105,15 @@ fn a_session_that_lasts_is_counted_once_however_many_come_and_go() {
     assert!(windows.reached.len() <= MOST_SESSIONS);
     written.extend(windows.end());
     let lasting = written.iter().filter(|entry| entry.work.uid == lasting.uid);
-    assert_eq!(lasting.map(|entry| entry.steps).sum::<u64>(), 5);
+    assert_eq!(lasting.map(|entry| entry.used.steps).sum::<u64>(), 5);
 }
 
 #[test]
 fn an_entry_ends_with_its_plan_its_job_or_its_time() {
     let mut windows = begun("r", Vec::new());
     windows.see(&[job("p", 1, 7, 5)], 0);
-    assert_eq!(windows.see(&[job("p", 1, 7, 6)], ENTRY_S)[0].steps, 5);
-    assert_eq!(windows.see(&[job("q", 2, 7, 1)], ENTRY_S + 1)[0].steps, 1);
+    assert_eq!(windows.see(&[job("p", 1, 7, 6)], ENTRY_S)[0].used.steps, 5);
+    assert_eq!(windows.see(&[job("q", 2, 7, 1)], ENTRY_S + 1)[0].used.steps, 1);
     assert_eq!(windows.see(&[], ENTRY_S + 2)[0].work.plan, "q");
 }
 
@@ -118,7 +135,7 @@ fn a_rank_without_an_energy_counter_leaves_steps_without_energy() {
     let mut without = job("p", 1, 7, 5);
     without.ranks[1].window.as_mut().unwrap().energy_j = None;
     windows.see(&[without], 0);
-    assert_eq!((windows.end()[0].steps, windows.end().len()), (5, 0));
+    assert_eq!((windows.end()[0].used.steps, windows.end().len()), (5, 0));
 }
 
 proptest! {
@@ -169,7 +186,7 @@ proptest! {
             }
         }
         written.extend(windows.end());
-        let counted: u64 = written.iter().map(|entry| entry.steps).sum();
+        let counted: u64 = written.iter().map(|entry| entry.used.steps).sum();
         prop_assert!(counted <= true_steps, "{counted} of {true_steps}");
         prop_assert!((total_j(&written) - 20.0 * counted as f64).abs() < 1e-6);
     }
@@ -190,6 +207,6 @@ proptest! {
         }
         written.extend(windows.see(&[job("p", 1, 10, steps)], 1 << 40));
         written.extend(windows.end());
-        prop_assert_eq!(written.iter().map(|entry| entry.steps).sum::<u64>(), steps);
+        prop_assert_eq!(written.iter().map(|entry| entry.used.steps).sum::<u64>(), steps);
     }
 }

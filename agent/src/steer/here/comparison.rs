@@ -57,8 +57,9 @@ impl ComparisonHere {
         let order = record::Order { run: setting, length, room: None, after };
         let pfod = &self.here.steering.pfod;
         let (recorded, _) = tokio::select! {
+            biased;
+            () = self.here.standing.until_wanted() => return Err(changed(&self.here.key)),
             recorded = record::run(pfod, &mut connection, &self.here.key, order) => recorded?,
-            () = self.here.standing.wanted.notified() => return Err(changed(&self.here.key)),
         };
         let trial = recorded.trial;
         let connection = Resting::begin(connection);

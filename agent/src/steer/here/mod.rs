@@ -134,9 +134,7 @@ impl Here {
             let swapped = pfo_protocol::Swapped { plan: view.plan, step, ranks, changed: ranks };
             return Ok(Swapped::Here(swapped));
         }
-        if by.pid.is_some() {
-            self.standing.wanted.notify_waiters();
-        }
+        let _waiting = by.pid.is_some().then(|| self.standing.wait_for_change());
         let (_changing, swap) = self.changing(after).await?;
         self.swap_to(by, (run, standing), swap, wait).await
     }

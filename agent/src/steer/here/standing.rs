@@ -9,7 +9,7 @@ use std::time::Duration;
 use pfo_fleet::{Guard, Run, Standing};
 use pfo_protocol::{JobView, Refusal, Uid};
 use pfo_service::{blocking, lock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::fleet::AllSlow;
@@ -35,8 +35,8 @@ pub(crate) struct Standings {
 pub(super) struct JobStanding {
     /// Held by the one that changes what the job runs, or compares it.
     pub(super) changing: Arc<tokio::sync::Mutex<()>>,
-    /// A user wants to change what the job runs: a comparison ends.
-    pub(super) wanted: Notify,
+    /// How many users wait to change what the job runs: a comparison ends.
+    waiting: watch::Sender<u32>,
     state: Mutex<State>,
 }
 
@@ -50,7 +50,28 @@ pub(super) struct State {
     left: Option<Instant>,
 }
 
+/// A user who waits to change what a job runs.
+pub(super) struct Waiting<'a>(&'a watch::Sender<u32>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|users| *users = users.saturating_sub(1));
+    }
+}
+
 impl JobStanding {
+    /// Ends a comparison, also one between two of its turns, for as long as the result lives.
+    pub(super) fn wait_for_change(&self) -> Waiting<'_> {
+        self.waiting.send_modify(|users| *users = users.saturating_add(1));
+        Waiting(&self.waiting)
+    }
+
+    /// Waits until a user waits.
+    pub(super) async fn until_wanted(&self) {
+        // It fails only if the sender is gone, which is here.
+        let _ = self.waiting.subscribe().wait_for(|users| *users > 0).await;
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -180,5 +201,26 @@ impl Standings {
         let known = lock(&self.jobs).get(key).cloned()?;
         let before = known.state().record.standing.straggler.as_ref()?.before.clone();
         Some(known.kept_plan(&before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_user_who_came_between_two_turns_ends_the_comparison_until_the_change_is_made() {
+        let job = JobStanding::default();
+        let (one, another) = (job.wait_for_change(), job.wait_for_change());
+        drop(one);
+        job.until_wanted().await;
+        drop(another);
+        tokio::select! {
+            biased;
+            () = job.until_wanted() => panic!("nobody waits any more"),
+            () = ready(()) => {}
+        }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pfo_protocol::{JobView, ProfileKey, Refusal, SweepEnd, SweepState};
 
-use super::{Sweep, Sweeps, unfinished};
+use super::{Sweep, Sweeps};
+use crate::experiments::Experiment;
 use crate::job::JobKey;
 use crate::pfod::PfodError;
 use crate::refusal::not_written;
@@ -29,13 +30,11 @@ impl Sweeps {
     /// # Errors
     /// If there is one of the job here that is not over, or it cannot be kept on disk.
     pub(in crate::sweep) fn adopt(&self, record: SweepRecord) -> Result<(), Refusal> {
-        let (mut known, key) = (self.lock(), record.key());
-        if known.get(&key).is_some_and(|sweep| !sweep.is_over()) {
-            return Err(unfinished(&key));
-        }
-        self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
-        known.insert(key, Sweep::go_on(record, &self.means, false));
-        Ok(())
+        let key = record.key();
+        self.known.adopt(&key, || {
+            self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
+            Ok(Sweep::go_on(record, &self.means, false))
+        })
     }
 
     /// A job, if it is on this node.
@@ -52,12 +51,12 @@ impl Sweeps {
 
     /// Whether a job has a sweep here that is not over.
     pub(in crate::sweep) fn is_sweeping(&self, key: &JobKey) -> bool {
-        self.lock().get(key).is_some_and(|sweep| !sweep.is_over())
+        self.known.lock().get(key).is_some_and(|sweep| !sweep.is_over())
     }
 
     /// How far the sweep of a job is; none if it has none here.
     pub(in crate::sweep) fn progress(&self, key: &JobKey) -> Option<Progress> {
-        let known = self.lock();
+        let known = self.known.lock();
         let sweep = known.get(key)?;
         let now = sweep.now();
         let end = match now.state {
@@ -70,7 +69,7 @@ impl Sweeps {
 
     /// Forgets a sweep of an earlier agent, if it has not changed since.
     pub(in crate::sweep) fn drop_restored(&self, key: &JobKey, changes: u64) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let Some(sweep) = known.get(key).cloned() else { return };
         let mut now = sweep.now();
         if now.changed == changes {

@@ -21,11 +21,11 @@ pub(super) struct MeasuredFrontier {
 struct Figures {
     steps: usize,
     iteration_time_s: f64,
-    /// Standard deviation over steps.
-    time_sd_s: f64,
+    /// Standard deviation over steps; none of a single step.
+    time_sd_s: Option<f64>,
     iteration_energy_j: f64,
-    /// Standard deviation over steps.
-    energy_sd_j: f64,
+    /// Standard deviation over steps; none of a single step.
+    energy_sd_j: Option<f64>,
 }
 
 /// A plan that was run.
@@ -90,8 +90,8 @@ impl MeasuredFrontier {
                 "{plan},{},{},{},{},{},{},{}\n",
                 measured.iteration_time_s,
                 measured.iteration_energy_j,
-                measured.time_sd_s,
-                measured.energy_sd_j,
+                or_nothing(measured.time_sd_s),
+                or_nothing(measured.energy_sd_j),
                 measured.steps,
                 or_nothing(*predicted_time_s),
                 or_nothing(*predicted_energy_j),
@@ -121,11 +121,11 @@ impl MeasuredFrontier {
             [
                 Cell::text(name),
                 Cell::text(seconds(time)),
-                Cell::text(percent(measured.time_sd_s / time)),
+                Cell::option(measured.time_sd_s.map(|sd_s| percent(sd_s / time))),
                 Cell::option(predicted[0].map(seconds)),
                 off(predicted[0], time),
                 Cell::text(joules(energy)),
-                Cell::text(percent(measured.energy_sd_j / energy)),
+                Cell::option(measured.energy_sd_j.map(|sd_j| percent(sd_j / energy))),
                 Cell::option(predicted[1].map(joules)),
                 off(predicted[1], energy),
                 saving,
@@ -143,7 +143,10 @@ impl MeasuredFrontier {
         }
         heading(&format!("Measured on job {job}"), look)
             + &table.render()
-            + &format!("Scatter is the standard deviation over {} steps.\n", default.steps)
+            + &match default.steps {
+                1 => "One step has no scatter: --steps takes more.\n".to_owned(),
+                steps => format!("Scatter is the standard deviation over {steps} steps.\n"),
+            }
     }
 }
 

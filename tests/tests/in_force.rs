@@ -133,6 +133,37 @@ fn steps_in_which_the_driver_refuses_a_clock_are_in_no_figure() {
 }
 
 #[test]
+fn a_plan_runs_again_when_the_job_is_back_in_the_size_that_it_fits() {
+    let node = Node::start();
+    let (first, plan) = training(&node);
+    assert_eq!(swap(&node, &plan).code, Some(0));
+    first.stop();
+    let other = Training::start(&node, JOB, &Identity::own(), &["--microbatches", "2"]);
+    other.until_step(&node, 3);
+    let why = node.job(JOB).plan.unwrap().suspended.unwrap();
+    assert!(why.contains("the plan has 3 microbatches, rank "), "{why}");
+    let on_plan = || {
+        let windows = node.job(JOB).windows;
+        windows
+            .iter()
+            .filter(|window| window.plan.is_some())
+            .map(|window| window.steps)
+            .sum::<u64>()
+    };
+    let before = on_plan();
+    other.until_step(&node, 8);
+    assert_eq!(on_plan(), before, "its steps are not the plan's");
+    drop(other);
+    node.until_is("ranks", &0, || node.job(JOB).ranks.len());
+    let again = Training::start(&node, JOB, &Identity::own(), &[]);
+    again.until_step(&node, 3);
+    assert_eq!(node.job(JOB).plan.unwrap().suspended, None);
+    node.until_is("locked GPUs", &(STAGES as usize), || {
+        (0..STAGES as usize).filter(|gpu| node.machine.sm_lock(*gpu).is_some()).count()
+    });
+}
+
+#[test]
 fn status_says_of_a_plan_on_which_rank_it_is_not_in_force_and_why() {
     let node = Node::start();
     let (_training, plan) = training(&node);

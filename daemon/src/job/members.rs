@@ -75,9 +75,11 @@ impl Members {
         self.ranks.is_empty()
     }
 
-    /// Whether the job starts anew with this rank: the first one that returns, at step 0.
+    /// Whether the job starts anew with this rank: the first one that returns, at step 0, in a session that
+    /// no earlier daemon has begun.
     pub(crate) fn begins_anew(&self, member: &Member) -> bool {
-        self.empty_since.is_some() && member.hello.next_step == 0
+        let is_new = member.session.progress.knows_step();
+        self.empty_since.is_some() && member.hello.next_step == 0 && is_new
     }
 
     /// Adds a rank.

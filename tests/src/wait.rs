@@ -7,7 +7,11 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes. No test passes because of it: what does not come true fails.
 pub const LONG: Duration = Duration::from_secs(150);
 
+/// How often to look: what comes soon is seen soon, and who waits for long takes no processor from those who
+/// are waited for.
 const POLL: Duration = Duration::from_millis(3);
+const LATER_POLL: Duration = Duration::from_millis(20);
+const LATER: Duration = Duration::from_millis(100);
 
 /// Tries until there is a result, for at most [`LONG`].
 ///
@@ -25,12 +29,13 @@ pub fn until_within<T, E>(
     limit: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    let deadline = Instant::now() + limit;
+    let began = Instant::now();
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
-            Err(error) if Instant::now() >= deadline => return Err(error),
-            Err(_) => sleep(POLL),
+            Err(error) if began.elapsed() >= limit => return Err(error),
+            Err(_) if began.elapsed() < LATER => sleep(POLL),
+            Err(_) => sleep(LATER_POLL),
         }
     }
 }

@@ -101,7 +101,8 @@ impl Explained for ConnectionError {
                 Some(how_to_get_in(user, user::own().0 == 0, &group_of(socket)))
             }
             Self::NoAnswer { which, .. } | Self::Vanished { which, .. } => Some(format!(
-                "see `systemctl status {which}` and `journalctl -u {which}`\n{}",
+                "it may have done what you asked for: `pfoctl status` shows what runs; see \
+                 `systemctl status {which}` and `journalctl -u {which}`\n{}",
                 which.not_needed_for()
             )),
             Self::Version { which, .. }

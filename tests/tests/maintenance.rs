@@ -58,7 +58,8 @@ fn a_drained_node_trains_at_default_clocks_until_it_is_undrained_over_restarts_t
         let told = pfoctl(&node, &["status"]).stdout;
         assert!(told.contains("no GPU is leased: a fan is replaced"), "{told}");
         let may = pfoctl(&node, &["policy", "explain"]).stdout;
-        let until = "The node is drained (a fan is replaced): no lease is granted before `pfoctl undrain`.";
+        let until =
+            "The node is drained (a fan is replaced): no lease is granted before `pfoctl undrain`.";
         assert!(may.contains(until), "{may}");
         let rank = Rank::open_anyway(&node, "other", 0, 1, 1);
         rank.step();

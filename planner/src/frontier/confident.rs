@@ -16,11 +16,13 @@ use crate::excerpt::excerpt;
 use crate::frontier::Frontier;
 use crate::frontier::deadline::Deadline;
 use crate::frontier::due::Due;
+use crate::late::clocks::with_late_clocks;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::profile::median::median;
-use crate::step::operation::{Operation, Role};
+use crate::replay::{rows, waits};
+use crate::step::operation::Operation;
 
 /// Steps that are drawn for a plan.
 const DRAWS: u64 = 400;
@@ -126,41 +128,36 @@ impl<'a> Draws<'a> {
         Self { frontier, kinds, num_kinds: numbers.len(), scatter }
     }
 
-    /// The time, in seconds, within which this share of the drawn steps of a plan are done.
-    fn within_s(&self, plan: &Plan, Confidence(share): Confidence) -> f64 {
+    /// The time, in seconds, within which this share of the drawn steps of a plan are done, late clocks
+    /// included.
+    fn within_s(&self, plan: &Plan, Confidence(share): Confidence) -> Result<f64, PlanError> {
         let pipeline = self.frontier.pipeline();
         let network = pipeline.network();
-        let transfer_s = network.delays.transfer_time_s;
-        let unplanned = |op: &Operation| match op.role {
-            Role::Transfer => transfer_s,
-            _ => 0.0,
-        };
-        let mut times_s: Vec<f64> = network.operations.iter().map(unplanned).collect();
-        for (stage, operations) in plan.stages.iter().zip(&network.stages) {
-            for (planned, &operation) in stage.instructions.iter().zip(operations) {
-                let (kind, part) = (planned.instruction, planned.part());
-                let clock = planned.frequency_mhz;
-                let row = pipeline.profile().part_at(stage.stage, kind, part, clock);
-                times_s[operation as usize] = row.map_or(0.0, |row| row.time_s);
-            }
-        }
+        let measured = rows(pipeline.profile(), plan, network)?;
+        let waits = waits(plan, network);
+        let is_prompt = !network.delays.make_changes_late() && waits.is_empty();
         let Scatter { instruction, drift } = self.scatter;
         let step_s = |draw: u64| {
             // The same draws for every plan, so that a faster one is in time more often.
             let mut random = Rng::with_seed(draw);
             let drifted: Vec<f64> =
                 (0..self.num_kinds).map(|_| 1.0 + drift * normal(&mut random)).collect();
-            let scattered = self.kinds.iter().zip(&times_s).map(|(kind, time_s)| match kind {
-                Some(kind) => time_s * drifted[*kind] * (1.0 + instruction * normal(&mut random)),
-                None => *time_s,
-            });
-            let scattered_s: Vec<f64> = scattered.collect();
-            network.makespan(|operation| scattered_s[operation])
+            let mut scattered = measured.clone();
+            for (kind, row) in self.kinds.iter().zip(&mut scattered) {
+                if let Some(kind) = kind {
+                    row.time_s *= drifted[*kind] * (1.0 + instruction * normal(&mut random));
+                }
+            }
+            if !is_prompt {
+                scattered =
+                    with_late_clocks(network, pipeline.profile(), scattered, &waits).measured;
+            }
+            network.makespan(|operation| scattered[operation].time_s)
         };
         let mut steps_s: Vec<f64> = (0..DRAWS).map(step_s).collect();
         steps_s.sort_by(f64::total_cmp);
         let last = (share * DRAWS as f64).ceil() as usize;
-        steps_s[last.clamp(1, steps_s.len()) - 1]
+        Ok(steps_s[last.clamp(1, steps_s.len()) - 1])
     }
 }
 
@@ -187,22 +184,23 @@ impl Frontier {
     ) -> Result<Plan, PlanError> {
         let draws = Draws::new(self, scatter);
         let deadline_s = due.seconds();
-        let is_in_time = |plan: &Plan| draws.within_s(plan, confidence) <= deadline_s;
+        let is_in_time =
+            |plan: &Plan| Ok::<_, PlanError>(draws.within_s(plan, confidence)? <= deadline_s);
         let mut plan = self.plan_for(due)?;
-        if is_in_time(&plan) {
+        if is_in_time(&plan)? {
             return Ok(plan);
         }
         let fastest_s = self.seconds(Deadline::Fastest);
         plan = self.plan_for(due.at(fastest_s))?;
-        if !is_in_time(&plan) {
-            let within_s = draws.within_s(&plan, confidence);
+        if !is_in_time(&plan)? {
+            let within_s = draws.within_s(&plan, confidence)?;
             return Err(PlanError::TooUncertain { deadline_s, confidence, within_s });
         }
         let (mut in_time_s, mut late_s) = (fastest_s, deadline_s);
         for _ in 0..HALVINGS {
             let middle_s = in_time_s.midpoint(late_s);
             let slower = self.plan_for(due.at(middle_s))?;
-            if is_in_time(&slower) {
+            if is_in_time(&slower)? {
                 (plan, in_time_s) = (slower, middle_s);
             } else {
                 late_s = middle_s;
@@ -241,14 +239,33 @@ mod tests {
         let [even, sure] = ["50%", "95%"].map(|text| text.parse::<Confidence>().unwrap());
         let plain = frontier.plan_for(due).unwrap();
         let confident = frontier.plan_with_confidence(due, sure, scatter).unwrap();
-        assert!(draws.within_s(&plain, even) > 0.999 * due.seconds());
-        assert!(draws.within_s(&plain, sure) > due.seconds());
-        let within_s = draws.within_s(&confident, sure);
+        assert!(draws.within_s(&plain, even).unwrap() > 0.999 * due.seconds());
+        assert!(draws.within_s(&plain, sure).unwrap() > due.seconds());
+        let within_s = draws.within_s(&confident, sure).unwrap();
         assert!((0.997 * due.seconds()..=due.seconds()).contains(&within_s), "{within_s}");
         let none = Scatter { instruction: 0.0, drift: 0.0 };
         assert_eq!(frontier.plan_with_confidence(due, sure, none).unwrap(), plain);
         let early = Due::AtMost(frontier.seconds(Deadline::Fastest) * 1.0001);
         let refused = frontier.plan_with_confidence(early, sure, scatter).unwrap_err();
         assert!(matches!(refused, PlanError::TooUncertain { .. }), "{refused}");
+    }
+
+    #[test]
+    fn the_steps_that_are_drawn_have_late_clocks_as_those_of_the_replay() {
+        let pipeline = four_stages(12, 0.01);
+        let frontier =
+            Frontier::optimize(&pipeline, Watts(80.0), Options::default(), &|_| {}).unwrap();
+        let due = Due::AtMost(1.05 * frontier.seconds(Deadline::Fastest));
+        let sure = "95%".parse::<Confidence>().unwrap();
+        let plain = frontier.plan_for(due).unwrap();
+        let none = Scatter { instruction: 0.0, drift: 0.0 };
+        let exact_s = Draws::new(&frontier, none).within_s(&plain, sure).unwrap();
+        let predicted_s = plain.predicted.unwrap().iteration_time_s;
+        assert!((exact_s / predicted_s - 1.0).abs() < 1e-9, "{exact_s} s, {predicted_s} s");
+        let scatter = Scatter { instruction: 0.01, drift: 0.005 };
+        let draws = Draws::new(&frontier, scatter);
+        let confident = frontier.plan_with_confidence(due, sure, scatter).unwrap();
+        assert!(draws.within_s(&plain, sure).unwrap() > due.seconds());
+        assert!(draws.within_s(&confident, sure).unwrap() <= due.seconds());
     }
 }

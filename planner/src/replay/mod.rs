@@ -73,6 +73,17 @@ pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRu
     let network = Network::of(&plan.order(), plan.delays)?;
 
     let profile = &profile.run_as(chunks(plan));
+    let measured = rows(profile, plan, &network)?;
+    let run = with_late_clocks(&network, profile, measured, &waits(plan, &network));
+    Ok((network, run))
+}
+
+/// What each operation of a plan takes at its own clock.
+pub(crate) fn rows(
+    profile: &Profile,
+    plan: &Plan,
+    network: &Network,
+) -> Result<Vec<Measurement>, PlanError> {
     let mut measured = network.all_unplanned();
     for (stage, operations) in plan.stages.iter().zip(&network.stages) {
         for (planned, &operation) in stage.instructions.iter().zip(operations) {
@@ -86,9 +97,7 @@ pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRu
             })?);
         }
     }
-    let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    let run = with_late_clocks(&network, profile, measured, &waits(plan, &network));
-    Ok((network, run))
+    Ok(measured.into_iter().flatten().collect())
 }
 
 fn chunks(plan: &Plan) -> impl Iterator<Item = Chunk> {
@@ -96,7 +105,7 @@ fn chunks(plan: &Plan) -> impl Iterator<Item = Chunk> {
 }
 
 /// The clock of the wait before each operation that has one.
-fn waits(plan: &Plan, network: &Network) -> HashMap<usize, Mhz> {
+pub(crate) fn waits(plan: &Plan, network: &Network) -> HashMap<usize, Mhz> {
     if plan.waits.is_empty() {
         return HashMap::new();
     }

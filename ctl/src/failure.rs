@@ -71,6 +71,8 @@ pub(crate) enum Failure {
     BadPoints { name: String, problem: String },
     #[error("cannot draw the picture: {problem}")]
     Draw { problem: String },
+    #[error("{name} is what this was made from, and stays as it is")]
+    OverInput { name: String },
     #[error("cannot write {name}: {source}")]
     Write { name: String, source: io::Error },
 }
@@ -127,6 +129,7 @@ impl Explained for Failure {
             | Self::NotAFrontier { .. }
             | Self::NoProfile { .. }
             | Self::NoPictureFormat { .. }
+            | Self::OverInput { .. }
             | Self::BadPoints { .. } => Exit::Usage,
         }
     }
@@ -157,6 +160,7 @@ impl Explained for Failure {
             }
             Self::NoProfile { .. } => "give the profile with --profile",
             Self::UnusedInPicture { .. } => "leave it out",
+            Self::OverInput { .. } => "give another name with -o",
             Self::Read { .. }
             | Self::Empty { .. }
             | Self::TooLarge { .. }

@@ -21,7 +21,8 @@ use crate::status::quantity::{joules, percent_finely};
 /// Write the plan of least energy for a deadline
 ///
 /// pfoctl makes the plan for that time from the plans of the frontier. A stage that is done earlier waits
-/// until then, at the P2P-blocking power.
+/// until then, at the P2P-blocking power. `plan optimize --deadline`, which makes a plan for this time
+/// alone, finds one that takes up to 0.3 % less now and then.
 #[derive(Args)]
 pub(crate) struct Export {
     /// The frontier, as `plan optimize` writes it

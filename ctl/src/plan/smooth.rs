@@ -9,7 +9,8 @@ use crate::planning::measured::{Measured, TreatmentArguments};
 
 /// Write the profile that plans are made from: repeats and ranks combined, noise treated
 ///
-/// `plan evaluate` over it gives the predictions of `plan optimize` with the same arguments.
+/// `plan evaluate` over it gives the predictions of `plan optimize` with the same arguments, unless the
+/// column chunk has several numbers and the schedule has no chunks.
 #[derive(Args)]
 pub(crate) struct Smooth {
     /// Time and energy of each instruction, as `plan optimize` takes it

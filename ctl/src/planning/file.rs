@@ -1,15 +1,20 @@
 //! Files in and out. A file that is written appears whole or not at all.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::unfinished;
 use crate::failure::Failure;
 
 /// The largest file that is read, in bytes; standard input may never end.
 const LARGEST: u64 = 1 << 30;
+
+/// Device and number of each file that this process has read.
+static READ: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 
 /// The name of a file in messages.
 pub(crate) fn shown(name: &str) -> &str {
@@ -24,6 +29,9 @@ pub(crate) fn read(name: &str) -> Result<Vec<u8>, Failure> {
     } else {
         Box::new(File::open(name).map_err(failed)?)
     };
+    if let Ok(file) = fs::metadata(name) {
+        READ.lock().unwrap_or_else(PoisonError::into_inner).insert((file.dev(), file.ino()));
+    }
     let mut bytes = Vec::new();
     reader.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > LARGEST {
@@ -36,9 +44,24 @@ pub(crate) fn read(name: &str) -> Result<Vec<u8>, Failure> {
 }
 
 /// Replaces a file, or makes it.
+///
+/// # Errors
+/// If it cannot be written, or was read before: what was measured is not lost to what is made of it.
 pub(crate) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    check_no_input(name)?;
     let failed = |error| Failure::Write { name: name.to_owned(), source: without_path(error) };
     replace(Path::new(name), bytes).map_err(failed)
+}
+
+fn check_no_input(name: &str) -> Result<(), Failure> {
+    let is_input = |file: fs::Metadata| {
+        let read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        file.is_file() && read.contains(&(file.dev(), file.ino()))
+    };
+    match fs::metadata(name).is_ok_and(is_input) {
+        true => Err(Failure::OverInput { name: name.to_owned() }),
+        false => Ok(()),
+    }
 }
 
 /// The error without the path of the unfinished file, which tempfile adds.
@@ -52,6 +75,7 @@ pub(super) fn without_path(error: io::Error) -> io::Error {
 
 /// Checks that a file can be replaced or made.
 pub(crate) fn check(name: &str) -> Result<(), Failure> {
+    check_no_input(name)?;
     let target = target(Path::new(name));
     let checked = match fs::metadata(&target).ok().filter(|file| !file.is_file()) {
         Some(_) => File::options().write(true).open(target).map(drop),

@@ -177,15 +177,13 @@ impl ScheduleArguments {
 
     /// Refuses an option that the schedule does not depend on.
     fn check_used(&self) -> Result<(), Failure> {
-        use Schedule::{Custom, EnvPipe, Interleaved, InterleavedZeroBubble, LoopedBfs};
         let default = self.schedule.unwrap_or(Schedule::OneForwardOneBackward);
-        let schedule = if self.has_order() { Custom } else { default };
-        let of_chunks: &[Schedule] = &[Interleaved, InterleavedZeroBubble, LoopedBfs];
+        let schedule = if self.has_order() { Schedule::Custom } else { default };
         let options = [
-            ("--chunks", self.chunks.is_some(), of_chunks),
-            ("--microbatch-group", self.microbatch_group.is_some(), &[Interleaved]),
-            ("--extra-warm-up", self.extra_warm_up, &[Interleaved]),
-            ("--memory-limit", !self.memory_limit.is_empty(), &[EnvPipe]),
+            ("--chunks", self.chunks.is_some(), Settings::OF_CHUNKS),
+            ("--microbatch-group", self.microbatch_group.is_some(), Settings::OF_MICROBATCH_GROUP),
+            ("--extra-warm-up", self.extra_warm_up, Settings::OF_MICROBATCH_GROUP),
+            ("--memory-limit", !self.memory_limit.is_empty(), Settings::OF_MEMORY_LIMITS),
         ];
         let unused = options.into_iter().find(|(_, given, of)| *given && !of.contains(&schedule));
         match unused {

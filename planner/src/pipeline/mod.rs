@@ -3,8 +3,9 @@
 mod fixed;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
-use pfo_vocabulary::{Mhz, Stage};
+use pfo_vocabulary::{Chunk, Mhz, Microbatch, Stage};
 
 use crate::error::PlanError;
 use crate::limits;
@@ -28,6 +29,30 @@ pub struct Pipeline {
     schedule: Schedule,
     order: Order,
     network: Network,
+}
+
+/// Checks that the parts that were measured apart are numbered as those of the step: chunks are those
+/// that it runs, and microbatches count from 0. A step may have fewer microbatches than were measured.
+fn check_parts(profile: &Profile, order: &Order) -> Result<(), PlanError> {
+    let chunks: BTreeSet<Chunk> = order.units().map(|unit| unit.chunk).collect();
+    let other = profile.parts().filter_map(|part| part.chunk).find(|it| !chunks.contains(it));
+    if let Some(chunk) = other {
+        return Err(PlanError::BadArgument {
+            name: "a model chunk of the profile",
+            value: chunk.to_string(),
+            expected: "one that the schedule runs; chunks count from 0, and --chunks is their number",
+        });
+    }
+    let measured = || profile.parts().filter_map(|part| part.microbatch);
+    let last = Microbatch(order.num_microbatches);
+    if measured().any(|it| it == last) && !measured().any(|it| it == Microbatch(0)) {
+        return Err(PlanError::BadArgument {
+            name: "a microbatch of the profile",
+            value: last.to_string(),
+            expected: "one of the step; microbatches count from 0",
+        });
+    }
+    Ok(())
 }
 
 impl Pipeline {
@@ -101,6 +126,7 @@ impl Pipeline {
                 expected: "at most 2048; leave the column microbatch or chunk out",
             });
         }
+        check_parts(&profile, &order)?;
         let network = Network::of(&order, delays)?;
         Ok(Self { profile, schedule, order, network })
     }

@@ -36,7 +36,8 @@ impl Header {
         let mut found: Vec<(&'static str, usize)> = Vec::new();
         for (index, field) in written.iter().enumerate() {
             let Some(column) = meant(field)? else { continue };
-            if written.iter().any(|field| field == column.name) {
+            let is_exact = field == column.name;
+            if !is_exact && written.iter().any(|field| field == column.name) {
                 continue;
             }
             if let Some((_, first)) = found.iter().find(|(name, _)| *name == column.name) {

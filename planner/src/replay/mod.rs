@@ -60,6 +60,14 @@ pub fn replay(
 ) -> Result<Replay, PlanError> {
     let p2p_power = p2p_power.into();
     p2p_power.check(profile.num_stages())?;
+    let flat = p2p_power.each(profile.num_stages()).filter_map(PowerByClock::flat);
+    if let Some(power) = flat.into_iter().find(|power| !(power.0.is_finite() && power.0 >= 0.0)) {
+        return Err(PlanError::BadArgument {
+            name: "the P2P-blocking power",
+            value: power.to_string(),
+            expected: "watts of at least 0",
+        });
+    }
     let (network, run) = measure(profile, plan)?;
     Ok(account(&network, &run, &p2p_power))
 }

@@ -2,6 +2,7 @@
 
 use pfo_vocabulary::Instruction;
 
+use crate::schedule::name::Schedule;
 use crate::step::delays::Delays;
 
 /// Settings of a [`crate::Pipeline`].
@@ -27,6 +28,18 @@ pub struct Settings {
     /// forward's input has come; any other at the end of the step. Only the stages for which the
     /// profile has rows run them.
     pub fixed: Vec<Instruction>,
+}
+
+impl Settings {
+    /// The schedules that depend on [`Settings::chunks`].
+    pub const OF_CHUNKS: &'static [Schedule] =
+        &[Schedule::Interleaved, Schedule::InterleavedZeroBubble, Schedule::LoopedBfs];
+
+    /// The schedules that depend on [`Settings::microbatch_group`] or [`Settings::extra_warm_up`].
+    pub const OF_MICROBATCH_GROUP: &'static [Schedule] = &[Schedule::Interleaved];
+
+    /// The schedules that depend on [`Settings::memory_limits`].
+    pub const OF_MEMORY_LIMITS: &'static [Schedule] = &[Schedule::EnvPipe];
 }
 
 impl Default for Settings {

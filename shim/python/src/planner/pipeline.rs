@@ -40,6 +40,19 @@ impl Pipeline {
             held_up_s: held_up_ms / 1e3,
             ..Delays::default()
         };
+        let of = match order {
+            Some(_) => Schedule::Custom,
+            None => {
+                schedule.map_or(Ok(Schedule::OneForwardOneBackward), str::parse).map_err(refused)?
+            }
+        };
+        let settings = [
+            ("chunks", chunks != Settings::default().chunks, Settings::OF_CHUNKS),
+            ("microbatch_group", microbatch_group.is_some(), Settings::OF_MICROBATCH_GROUP),
+            ("extra_warm_up", extra_warm_up, Settings::OF_MICROBATCH_GROUP),
+            ("memory_limit", !memory_limit.is_empty(), Settings::OF_MEMORY_LIMITS),
+        ];
+        check_used(of, &settings)?;
         if let Some(order) = order {
             let fixed = (!fixed.is_empty()).then(|| fixed.join(","));
             for (name, given) in [("schedule", schedule), ("fixed", fixed.as_deref())] {
@@ -74,10 +87,22 @@ impl Pipeline {
             delays,
             fixed: fixed.map_err(refused)?,
         };
-        let schedule = schedule.map_or(Ok(Schedule::OneForwardOneBackward), str::parse::<Schedule>);
-        let schedule = schedule.map_err(refused)?;
-        pfo_planner::Pipeline::with_settings(profile, schedule, microbatches, &settings)
+        pfo_planner::Pipeline::with_settings(profile, of, microbatches, &settings)
             .map(Self)
             .map_err(refused)
     }
+}
+
+/// Refuses a setting that the schedule does not depend on.
+fn check_used(of: Schedule, settings: &[(&str, bool, &[Schedule])]) -> PyResult<()> {
+    for (name, is_given, schedules) in settings {
+        if *is_given && !schedules.contains(&of) {
+            let names: Vec<String> = schedules.iter().map(ToString::to_string).collect();
+            return Err(PlanError::new_err(format!(
+                "{name} changes nothing in schedule {of}: it is for {}; leave it out, or give that schedule",
+                names.join(", ")
+            )));
+        }
+    }
+    Ok(())
 }

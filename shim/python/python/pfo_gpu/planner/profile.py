@@ -63,7 +63,10 @@ class Profile:
         return self._native.num_stages
 
     def to_csv(self) -> str:
-        """The treated profile, which ``noise="off"`` reads back as it is."""
+        """The treated profile, which ``noise="off"`` reads back as it is.
+
+        Where model chunks were measured apart, the mean over them, which schedules without chunks take, is made anew.
+        """
         return self._native.to_csv()
 
     def to_pandas(self) -> Any:

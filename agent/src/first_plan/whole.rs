@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pfo_protocol::{JobView, Rank, Refusal, RefusalCode, SwapTarget};
+use pfo_protocol::{FirstPlanState, JobView, Rank, Refusal, RefusalCode, SwapTarget};
 
 use crate::first_plan::kept::{FirstPlans, Whole};
 use crate::fleet::{Fleet, fleet_of};
@@ -40,9 +40,16 @@ impl FirstPlans {
         tokio::spawn(async move {
             if let Err(why) = plans.ask_all_nodes(&fleet, &key, &job, before).await {
                 // Nodes that have yet to come do so until it is tried again.
-                tracing::debug!("{key} does not change on all of its nodes yet: {why}");
-                if let Some(kept) = plans.kept().get_mut(&key) {
-                    kept.whole = before;
+                let is_final = why.code == RefusalCode::PlanDoesNotFit;
+                if is_final {
+                    tracing::info!("{key} does not run the plan that is kept for it: {why}");
+                } else {
+                    tracing::debug!("{key} does not change on all of its nodes yet: {why}");
+                }
+                match plans.kept().get_mut(&key) {
+                    Some(kept) if is_final => kept.state = FirstPlanState::Refused(why.message),
+                    Some(kept) => kept.whole = before,
+                    None => {}
                 }
             }
         });

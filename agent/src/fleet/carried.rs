@@ -104,11 +104,11 @@ impl Fleet {
         if since.elapsed() < if has_first { FIRST } else { OTHERS } {
             return Ok(false);
         }
-        let left = self.left_by(&former.id).await?;
-        let Some((run, standing)) = left.filter(|(run, standing)| is_of_use(run, standing)) else {
+        let Some(left) = self.left_by(&former.id).await? else { return Ok(true) };
+        if !left.is_of_use() {
             return Ok(true);
-        };
-        self.run_again(key, &job, &former.id, (run, standing)).await
+        }
+        self.run_again(key, &job, &former.id, left).await
     }
 
     async fn carry_note(&self, key: &JobKey, former: &JobId, note: Note) -> Result<(), String> {
@@ -122,7 +122,7 @@ impl Fleet {
     }
 
     /// What a former run ran for good, and what stood beside it; none if it has left nothing.
-    async fn left_by(&self, former: &JobId) -> Result<Option<(Run, Standing)>, String> {
+    async fn left_by(&self, former: &JobId) -> Result<Option<Left>, String> {
         let store = self.store_now()?;
         let first = async {
             let mut watch = store.watch(former, View::Part).await?;
@@ -132,7 +132,7 @@ impl Fleet {
         let News::Snapshot(shared) = shown.map_err(|error| error.to_string())? else {
             return Ok(None);
         };
-        Ok(left_in(&shared))
+        Ok(Left::in_store(&shared))
     }
 
     /// Has all nodes of a job run what its former run ran, unless they have agreed on something else.
@@ -141,7 +141,7 @@ impl Fleet {
         key: &JobKey,
         job: &JobView,
         former: &JobId,
-        (run, standing): (Run, Standing),
+        Left { run, standing, .. }: Left,
     ) -> Result<bool, String> {
         let plan = match &run {
             Run::Plan(cut) => cut.stages.clone(),
@@ -171,8 +171,20 @@ impl Fleet {
                     uid = key.uid.0, job = %key.name,
                     "{key} does not go on with {label}, which it ran before it was requeued: {refusal}"
                 );
-                Ok(true)
+                self.run_default_clocks(key).await
             }
+        }
+    }
+
+    /// Otherwise each `pfod` would go back by itself to what it had run of the former run, as soon as that
+    /// fits again, and nothing would stand beside it.
+    async fn run_default_clocks(&self, key: &JobKey) -> Result<bool, String> {
+        let terms =
+            Terms { after: Some(0), standing: Some(Standing::default()), ..Terms::default() };
+        let run = Some(Run::DefaultClocks);
+        match self.change(key, Change { run, by_uid: key.uid, terms, wait: false }).await {
+            Ok(_) | Err(Unchanged::Meanwhile(_)) => Ok(true),
+            Err(Unchanged::Refused(refusal)) => Err(refusal.message),
         }
     }
 
@@ -191,17 +203,34 @@ impl Fleet {
     }
 }
 
-/// Whether another run has anything of it.
-fn is_of_use(run: &Run, standing: &Standing) -> bool {
-    matches!(run, Run::Plan(_)) || standing.guard.is_some() || standing.watch.is_some()
+/// What a run has left.
+#[derive(Debug, PartialEq)]
+struct Left {
+    /// What it ran by itself when its ranks left, without the plan for a straggler.
+    run: Run,
+    /// What stood beside it.
+    standing: Standing,
+    /// Whether it was in a trial: each `pfod` goes on with what was tried.
+    in_trial: bool,
 }
 
-/// What a job ran by itself when its ranks left, without the plan for a straggler, and what stood beside it.
-fn left_in(shared: &Shared) -> Option<(Run, Standing)> {
-    let standing = shared.standing()?.clone();
-    let answered = standing.straggler.as_ref();
-    let run = answered.map_or_else(|| shared.for_good(), |answered| answered.before.clone());
-    Some((run, standing))
+impl Left {
+    fn in_store(shared: &Shared) -> Option<Self> {
+        let standing = shared.standing()?.clone();
+        let answered = standing.straggler.as_ref();
+        let run = answered.map_or_else(|| shared.for_good(), |answered| answered.before.clone());
+        let in_trial = shared.committed().next().is_some_and(|(_, newest)| newest.trial.is_some());
+        Some(Self { run, standing, in_trial })
+    }
+
+    /// Whether another run has anything of it.
+    fn is_of_use(&self) -> bool {
+        let Self { run, standing, in_trial } = self;
+        *in_trial
+            || matches!(run, Run::Plan(_))
+            || standing.guard.is_some()
+            || standing.watch.is_some()
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +248,7 @@ mod tests {
         Run::Plan(PlanCut { label, num_microbatches: 1, predicted: None, stages })
     }
 
-    fn left(run: Run, trial: Option<Trial>, standing: Standing) -> Option<(Run, Standing)> {
+    fn left(run: Run, trial: Option<Trial>, standing: Standing) -> Option<Left> {
         let proposal = Proposal {
             run,
             step: 10,
@@ -235,31 +264,33 @@ mod tests {
         let mut shared = Shared::default();
         shared.apply(pfo_fleet::Change::Proposal(1, proposal));
         shared.apply(pfo_fleet::Change::Decision(1, Decision::Commit));
-        left_in(&shared)
+        Left::in_store(&shared)
     }
 
     #[test]
     fn a_run_leaves_what_it_ran_by_itself_and_no_trial_and_no_straggler() {
         let guard = Guard::of(0.1, "a".parse().unwrap(), 7);
         let guarded = Standing { guard: Some(guard), ..Standing::default() };
-        assert_eq!(left_in(&Shared::default()), None);
-        let ran = left(plan("p"), None, guarded.clone());
-        assert_eq!(ran, Some((plan("p"), guarded.clone())));
+        assert_eq!(Left::in_store(&Shared::default()), None);
+        let ran = |in_trial| Left { run: plan("p"), standing: guarded.clone(), in_trial };
+        assert_eq!(left(plan("p"), None, guarded.clone()), Some(ran(false)));
         let length = Length { settling_steps: 1, steps: 1, samples: false };
         let trial = Some(Trial { length, before: plan("p"), returns: false });
-        assert_eq!(left(plan("q"), trial, guarded.clone()), ran);
+        assert_eq!(left(plan("q"), trial, guarded.clone()), Some(ran(true)));
         let (before, found) = (plan("p"), [].into());
         let straggler = Some(Answered { factor: 1.2, before, found });
-        let (run, _) = left(plan("q"), None, Standing { straggler, ..guarded }).unwrap();
-        assert_eq!(run, plan("p"));
+        let left = left(plan("q"), None, Standing { straggler, ..guarded.clone() }).unwrap();
+        assert_eq!(left.run, plan("p"));
     }
 
     #[test]
-    fn default_clocks_are_of_use_only_with_a_guard_or_a_watch() {
-        let nothing = Standing::default();
-        assert!(is_of_use(&plan("p"), &nothing));
-        assert!(!is_of_use(&Run::DefaultClocks, &nothing));
+    fn default_clocks_are_of_use_only_with_a_guard_or_a_watch_or_after_a_trial() {
         let guard = Some(Guard::of(0.1, "a".parse().unwrap(), 7));
-        assert!(is_of_use(&Run::DefaultClocks, &Standing { guard, ..nothing }));
+        let guarded = Standing { guard, ..Standing::default() };
+        let is_of_use = |run, standing, in_trial| Left { run, standing, in_trial }.is_of_use();
+        assert!(is_of_use(plan("p"), Standing::default(), false));
+        assert!(!is_of_use(Run::DefaultClocks, Standing::default(), false));
+        assert!(is_of_use(Run::DefaultClocks, guarded, false));
+        assert!(is_of_use(Run::DefaultClocks, Standing::default(), true));
     }
 }

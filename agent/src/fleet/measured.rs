@@ -161,9 +161,7 @@ impl Taken {
 /// step.
 fn measured_of(job: &JobView, taken: &Taken) -> Option<Measured> {
     let (swap, ranks) = (taken.swap, job.ranks.len());
-    // Before the first swap of a fleet, a job may run what its last run did.
-    let own = || job.plan.as_ref().map(|plan| plan.label.clone());
-    let plan = if swap == 0 { own() } else { taken.plan.clone() };
+    let plan = if swap == 0 { before_any_swap(job)? } else { taken.plan.clone() };
     let mut measured = Measured { swap, plan, ranks, time_s: 0.0, energy_j: Some(0.0) };
     for rank in &job.ranks {
         let window = rank.window.filter(|window| window.steps > 0)?;
@@ -173,6 +171,17 @@ fn measured_of(job: &JobView, taken: &Taken) -> Option<Measured> {
         measured.energy_j = measured.energy_j.zip(energy_j).map(|(sum, energy_j)| sum + energy_j);
     }
     (measured.ranks > 0).then_some(measured)
+}
+
+/// What a job runs before the first swap of a fleet: what its last run did, or default clocks. None while
+/// that is not known.
+fn before_any_swap(job: &JobView) -> Option<Option<String>> {
+    let is_at = |swap: u64| job.ranks.iter().all(|rank| rank.swap == swap);
+    // The plan of a job is that of its newest swap, also while that waits for its step.
+    match is_at(job.swap) {
+        true => Some(job.plan.as_ref().map(|plan| plan.label.clone())),
+        false => is_at(0).then_some(None),
+    }
 }
 
 /// What each node has measured.

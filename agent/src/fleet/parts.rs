@@ -236,7 +236,11 @@ impl Fleet {
         let mut runs = lock(&self.runs);
         let id = id_of(key, run);
         if let Some(former) = runs.insert(key.clone(), id.clone()).filter(|former| *former != id) {
-            lock(&self.carried).insert(key.clone(), Former::of(former));
+            let mut carried = lock(&self.carried);
+            // A run that ended before anything was carried over to it has left nothing of its own.
+            let before = carried.get(key).map(|pending| pending.id.clone());
+            let left = before.filter(|before| *before != id).unwrap_or(former);
+            carried.insert(key.clone(), Former::of(left));
         }
         if runs.len() > MOST_RUNS {
             runs.pop_first();

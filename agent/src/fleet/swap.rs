@@ -99,6 +99,14 @@ impl Fleet {
             return Ok(swapped);
         }
         let unknown = self.until_shown(&key, swapped.number).await;
+        if let Some(later) = self.replaced_by(&key, swapped.number, swapped.step).await {
+            let step = swapped.step;
+            return Err(Refusal::new(
+                RefusalCode::NotInForce,
+                format!("{key} was swapped to something else before step {step}: by swap {later}"),
+                "`pfoctl status` shows what it runs",
+            ));
+        }
         let mut swapped = self.swapped(&key, swapped.number, swapped.step).await;
         swapped.late.extend(unknown);
         Ok(swapped)
@@ -123,6 +131,12 @@ impl Fleet {
             }
             sleep(POLL).await;
         }
+    }
+
+    /// The swap that took the place of another one before that one's step, if one did.
+    async fn replaced_by(&self, key: &JobKey, number: u64, step: u64) -> Option<u64> {
+        let shown = self.show(key, View::Whole).await?;
+        replaced_in(&shown.shared?, number, step)
     }
 
     /// Cuts a plan by stage, and hands the slices to the store.
@@ -217,6 +231,11 @@ impl Fleet {
             late: late.collect(),
         }
     }
+}
+
+fn replaced_in(shared: &Shared, number: u64, step: u64) -> Option<u64> {
+    let mut later = shared.committed().filter(|(later, _)| *later > number);
+    later.find(|(_, proposal)| proposal.step <= step).map(|(later, _)| later)
 }
 
 /// # Errors

@@ -42,3 +42,23 @@ fn guards_that_several_nodes_are_asked_for_at_once_are_all_taken_and_the_last_on
     cluster.converges(Some(PLANS[0]));
     cluster.ends_without_a_lock();
 }
+
+#[test]
+fn a_swap_that_another_one_replaces_before_its_step_is_no_success() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let [first, later] = PLANS.map(|base| cluster.file(1, base));
+    let at = (cluster.training.steps() + 150).to_string();
+    let swap = ["plan", "swap", JOB, &first, "--at-step", &at, "--wait"];
+    let waiting = cluster.nodes[1].begin_pfoctl(&Identity::own(), &swap);
+    cluster.nodes[1].until_so("the swap is to come", || {
+        let whole = cluster.nodes[1].find_watched(JOB).and_then(|job| job.fleet);
+        whole.is_some_and(|whole| whole.swap.is_some())
+    });
+    cluster.swap(1, &["plan", "swap", JOB, &later], |_| {});
+    let ran = Ran::from(waiting.wait_with_output().unwrap());
+    assert_eq!((ran.code, &*ran.stdout), (Some(7), ""), "{ran:?}");
+    let why = format!("was swapped to something else before step {at}: by swap 2");
+    assert!(ran.stderr.contains(&why), "{ran:?}");
+    cluster.until_all_run(PLANS[1]);
+    cluster.ends_without_a_lock();
+}

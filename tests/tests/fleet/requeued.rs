@@ -1,9 +1,11 @@
 //! A job that its scheduler has requeued: the same name and nodes, and another run.
 
+use std::fs;
+
 use pfo_tests::{Identity, Setup, wait};
 
 use super::cluster::{JOB, NODES, PATIENCE};
-use super::staged::{Staged, frontier};
+use super::staged::{Staged, frontier, train};
 
 #[test]
 fn a_requeued_job_shares_no_swap_with_its_former_self_and_changes_as_a_whole() {
@@ -25,11 +27,37 @@ fn a_requeued_job_shares_no_swap_with_its_former_self_and_changes_as_a_whole() {
     staged.assert_all_run("own.json");
     let first = swap(&staged, 2, "--default-clocks")["number"].as_u64().unwrap();
     assert!(first <= 2, "{first}");
+    until_at_default_clocks(&staged);
+    assert_eq!(swap(&staged, 3, &own)["number"], first + 1);
+    staged.assert_all_run("own.json");
+    staged.training.stop();
+}
+
+fn until_at_default_clocks(staged: &Staged) {
     for node in &staged.nodes {
         let runs = || node.job(JOB).plan.map(|plan| plan.label);
         wait::until_within(PATIENCE, || runs().map_or(Ok(()), Err)).unwrap();
     }
-    assert_eq!(swap(&staged, 3, &own)["number"], first + 1);
-    staged.assert_all_run("own.json");
+}
+
+#[test]
+fn a_job_that_is_requeued_in_a_trial_does_not_go_on_with_what_was_tried() {
+    let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
+    let [_, own] = frontier(&staged.nodes[1], "1.15x");
+    let plans = staged.nodes[1].directory().join("plans");
+    fs::create_dir(&plans).unwrap();
+    fs::copy(own, plans.join("tried.json")).unwrap();
+    let csv = plans.join("measured.csv").display().to_string();
+    let plans = plans.display().to_string();
+    let sweep = ["plan", "sweep", JOB, &plans, "--steps", "60", "-o", &csv];
+    let mut asked = staged.nodes[1].begin_pfoctl(&Identity::own(), &sweep);
+    staged.assert_all_run("tried.json");
+
+    let Staged { training, nodes, store } = staged;
+    training.stop();
+    asked.kill().unwrap();
+    asked.wait().unwrap();
+    let staged = Staged { training: train(&nodes, 1, &[]), nodes, store };
+    until_at_default_clocks(&staged);
     staged.training.stop();
 }

@@ -346,7 +346,11 @@ impl Decider {
         let disobeying = disobeying.filter_map(|(node, heard)| {
             Some(format!("node {node} {}", heard.draw.disobeys.as_ref()?))
         });
-        let mut all: Vec<String> = silent.chain(unheard).chain(disobeying).collect();
+        let unread = self.heard.iter().filter_map(|(node, heard)| {
+            Some(format!("node {node}: {}", heard.draw.unread.as_ref()?))
+        });
+        let all = silent.chain(unheard).chain(disobeying).chain(unread);
+        let mut all: Vec<String> = all.collect();
         let more = all.len().saturating_sub(NAMED);
         all.truncate(NAMED);
         if more > 0 {

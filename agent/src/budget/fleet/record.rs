@@ -41,6 +41,9 @@ pub(in crate::budget) struct NodeDraw {
     /// What it does not obey, if so.
     #[serde(default)]
     pub(in crate::budget) disobeys: Option<String>,
+    /// What it does not know of the power of its GPUs.
+    #[serde(default)]
+    pub(in crate::budget) unread: Option<String>,
 }
 
 /// A job, as far as it is on one node.

@@ -77,6 +77,7 @@ fn draw(number: u64, jobs: Vec<JobDraw>) -> NodeDraw {
         jobs,
         files: Vec::new(),
         disobeys: None,
+        unread: None,
     }
 }
 

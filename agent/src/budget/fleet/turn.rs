@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pfo_budget::Controller;
-use pfo_protocol::{GpuName, GpuUuid, Request, Response};
+use pfo_protocol::{BudgetScope, GpuName, GpuUuid, Request, Response};
 use pfo_service::now_ns;
 use pfo_store::{StoreError, Topic};
 use tokio::time::{Instant, sleep};
@@ -182,6 +182,7 @@ impl Turns {
             jobs: look.own.iter().filter_map(job).collect(),
             files: self.files.troubles(),
             disobeys: look.link.objection(),
+            unread: look.node.unread_of(&BudgetScope::Node, &[]),
         }
     }
 

@@ -138,9 +138,12 @@ fn the_locks_of_a_killed_daemon_are_undone_by_its_successor() {
     let (mut node, mut training) = node_in_training(60);
     let ranks = training.ranks(&node);
     node.kill_daemon();
+    // The launcher would end the others itself as soon as it sees that one has ended.
+    training.process.signal(Signal::SIGSTOP);
     for (pid, _) in ranks {
         process::send(pid, Signal::SIGKILL);
     }
+    training.process.signal(Signal::SIGCONT);
     training.wait();
     assert_still_locked(&node);
     node.start_daemon();

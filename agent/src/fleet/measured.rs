@@ -276,6 +276,27 @@ mod tests {
     }
 
     #[test]
+    fn steps_before_the_first_swap_are_not_those_of_the_plan_that_is_arranged() {
+        let mut job = example_job(2);
+        job.plan = Some(PlanStatus {
+            number: 1,
+            label: "next.json".into(),
+            predicted_time_s: None,
+            predicted_energy_j: None,
+            suspended: None,
+            power_limits_w: Vec::new(),
+        });
+        let mut ran = |swap: u64, ranks: u64| {
+            job.swap = swap;
+            job.ranks.iter_mut().for_each(|rank| rank.swap = ranks);
+            before_any_swap(&job)
+        };
+        assert_eq!(ran(1, 0), Some(None), "they ran at default clocks");
+        assert_eq!(ran(1, 1), Some(Some("next.json".to_owned())), "what the last run did");
+        assert_eq!(ran(2, 1), None, "that of the swap before is not known");
+    }
+
+    #[test]
     fn what_the_nodes_that_are_left_have_measured_is_not_the_whole_job() {
         let mut shared = two_nodes();
         let each: BTreeMap<_, _> =

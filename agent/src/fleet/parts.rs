@@ -101,6 +101,12 @@ fn id_of(JobKey { uid, name }: &JobKey, run: Option<String>) -> JobId {
     JobId { uid: *uid, name: name.clone(), run }
 }
 
+/// The run whose plan and guard another one goes on with: the one before it, or the one that had yet to be
+/// carried over to that. A run that ended before it had a swap has left nothing of its own.
+fn left_for(run: &JobId, before: JobId, pending: Option<JobId>) -> JobId {
+    pending.filter(|pending| pending != run).unwrap_or(before)
+}
+
 impl Fleet {
     /// The fleet of a configuration; none if that has none, or names this node in no way.
     pub(crate) fn new(
@@ -237,10 +243,8 @@ impl Fleet {
         let id = id_of(key, run);
         if let Some(former) = runs.insert(key.clone(), id.clone()).filter(|former| *former != id) {
             let mut carried = lock(&self.carried);
-            // A run that ended before anything was carried over to it has left nothing of its own.
-            let before = carried.get(key).map(|pending| pending.id.clone());
-            let left = before.filter(|before| *before != id).unwrap_or(former);
-            carried.insert(key.clone(), Former::of(left));
+            let pending = carried.get(key).map(|pending| pending.id.clone());
+            carried.insert(key.clone(), Former::of(left_for(&id, former, pending)));
         }
         if runs.len() > MOST_RUNS {
             runs.pop_first();
@@ -317,5 +321,19 @@ impl Fleet {
         }
         let shown = timeout(SHOW_TIMEOUT, shown).await;
         Some(shown.ok().and_then(Result::ok).unwrap_or_else(unknown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_ended_before_it_had_a_swap_leaves_what_the_one_before_it_left() {
+        let key = JobKey { uid: pfo_protocol::Uid(7), name: "j".parse().unwrap() };
+        let run = |name: &str| id_of(&key, Some(name.to_owned()));
+        assert_eq!(left_for(&run("b"), run("a"), None), run("a"));
+        assert_eq!(left_for(&run("c"), run("b"), Some(run("a"))), run("a"));
+        assert_eq!(left_for(&run("a"), run("b"), Some(run("a"))), run("b"));
     }
 }

@@ -132,6 +132,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_is_not_written_over_whatever_it_is_called() {
+        let directory = tempfile::tempdir().unwrap();
+        let [input, link, output] = ["profile.csv", "link", "plan"]
+            .map(|name| directory.path().join(name).display().to_string());
+        fs::write(&input, b"measured").unwrap();
+        std::os::unix::fs::symlink(&input, &link).unwrap();
+        assert_eq!(read(&input).unwrap(), b"measured");
+        for name in [&input, &link] {
+            let said = write(name, b"made").unwrap_err().to_string();
+            assert!(said.contains("stays as it is"), "{said}");
+            assert!(check(name).is_err());
+        }
+        assert_eq!(fs::read(&input).unwrap(), b"measured");
+        assert!(check(&output).is_ok() && write(&output, b"made").is_ok());
+    }
+
+    #[test]
     fn a_link_stays_a_link() {
         let directory = tempfile::tempdir().unwrap();
         let (path, link) = (directory.path().join("plan"), directory.path().join("link"));

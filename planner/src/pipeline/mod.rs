@@ -305,6 +305,39 @@ mod tests {
         assert!(message.contains("1f1b"), "{message}");
     }
 
+    /// Two stages whose rows name this part in a column of that name.
+    fn of_parts(column: &str, numbers: [u32; 2]) -> Profile {
+        let mut csv = format!("stage,instruction,{column},frequency,time,energy\n");
+        for (stage, number) in [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(s, n)| (s, numbers[n])) {
+            for (instruction, time_s) in [("forward", 0.1), ("backward", 0.2)] {
+                let time_s = time_s * (1.0 + 0.5 * f64::from(number));
+                csv += &format!("{stage},{instruction},{number},1410,{time_s},40\n");
+            }
+        }
+        Profile::from_csv(csv.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn chunks_and_microbatches_that_the_step_does_not_have_are_refused_and_fewer_steps_are_not() {
+        let chunks = |numbers| {
+            let profile = of_parts("chunk", numbers);
+            Pipeline::new(&profile, Schedule::Interleaved, 4).map(drop)
+        };
+        assert!(chunks([0, 1]).is_ok());
+        for numbers in [[1, 2], [0, 3]] {
+            let message = chunks(numbers).unwrap_err().to_string();
+            assert!(message.contains(&numbers[1].to_string()), "{message}");
+            assert!(message.contains("chunks count from 0"), "{message}");
+        }
+        let schedule = Schedule::OneForwardOneBackward;
+        let microbatches =
+            |numbers, of| Pipeline::new(&of_parts("microbatch", numbers), schedule, of).map(drop);
+        assert!(microbatches([0, 1], 2).is_ok());
+        assert!(microbatches([0, 7], 2).is_ok(), "a step may have fewer than were measured");
+        let message = microbatches([1, 2], 2).unwrap_err().to_string();
+        assert!(message.contains("microbatches count from 0"), "{message}");
+    }
+
     #[test]
     fn a_step_of_no_or_too_many_microbatches_is_refused_with_their_number() {
         for microbatches in [0, 65_537, u32::MAX] {

@@ -20,8 +20,8 @@ pub enum ProfileError {
 
     /// A header with two columns that could be the same one.
     #[error(
-        "profile: \"{first}\" and \"{second}\" could both be the column {name}; rename the one that it \
-         is to {name}"
+        "profile: \"{first}\" and \"{second}\" could both be the column {name}; leave one out, or \
+         rename the one that it is to {name}"
     )]
     TwoColumns {
         /// The name of the column.

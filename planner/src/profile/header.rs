@@ -185,6 +185,8 @@ mod tests {
     fn two_columns_that_could_both_be_meant_and_units_of_something_else_are_refused() {
         let message = refused("Stage,instruction,frequency,Time,time_ms,energy\n");
         assert_says(&message, &["\"Time\"", "\"time_ms\"", "time"]);
+        let message = refused("stage,instruction,frequency,time,energy,energy\n");
+        assert_says(&message, &["\"energy\" and \"energy\""]);
         for unit in ["W", "MJ", "cal"] {
             let message = refused(&format!("stage,instruction,frequency,time,Energy ({unit})\n"));
             assert_says(&message, &[&format!("\"Energy ({unit})\""), "mJ", "power"]);

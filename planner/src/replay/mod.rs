@@ -60,8 +60,7 @@ pub fn replay(
 ) -> Result<Replay, PlanError> {
     let p2p_power = p2p_power.into();
     p2p_power.check(profile.num_stages())?;
-    let flat = p2p_power.each(profile.num_stages()).filter_map(PowerByClock::flat);
-    if let Some(power) = flat.into_iter().find(|power| !(power.0.is_finite() && power.0 >= 0.0)) {
+    if let Some(power) = p2p_power.each(profile.num_stages()).find_map(PowerByClock::impossible) {
         return Err(PlanError::BadArgument {
             name: "the P2P-blocking power",
             value: power.to_string(),

@@ -56,6 +56,12 @@ impl PowerByClock {
         least.map_or(Mhz(0), |&(clock, _)| clock)
     }
 
+    /// One that no GPU can draw.
+    pub(crate) fn impossible(&self) -> Option<Watts> {
+        let mut powers = self.0.iter().map(|&(_, power)| power);
+        powers.find(|power| !(power.0.is_finite() && power.0 >= 0.0))
+    }
+
     /// The power, if it is the same at every clock.
     pub(crate) fn flat(&self) -> Option<Watts> {
         let &(_, first) = self.0.first()?;

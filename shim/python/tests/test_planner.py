@@ -319,6 +319,9 @@ def test_copies_of_profiles_and_bounds_are_equal_and_warn_no_more(frontier, copi
         ({"microbatches": 4, "plans": -1}, "plans is -1; it must not"),
         ({"microbatches": 4, "memory_limit": [-1] * 4}, "memory_limit is -1; it must not"),
         ({"microbatches": 4, "fixed": "lod"}, '"lod"'),
+        ({"microbatches": 4, "chunks": 9}, "chunks changes nothing in schedule 1f1b: it is for interleaved-1f1b"),
+        ({"microbatches": 4, "memory_limit": 2}, "memory_limit changes nothing in schedule 1f1b: it is for envpipe"),
+        ({"microbatches": 4, "schedule": "zb-v", "extra_warm_up": True}, "extra_warm_up changes nothing in schedule"),
     ],
 )
 def test_an_argument_without_sense_is_refused_with_its_value(profile, arguments, said):
@@ -344,6 +347,17 @@ def test_an_argument_of_another_type_is_refused_with_its_name(profile, arguments
 def test_the_power_of_a_replay_is_refused_with_its_value(profile, frontier):
     with pytest.raises(TypeError, match="p2p_power is {}; it must be a number of watts, or a list"):
         frontier[0].replay(pfo_gpu.Profile(profile), {})
+    for power_w, said in ((-5, "-5 W"), (float("nan"), "NaN W")):
+        with pytest.raises(pfo_gpu.PlanError, match=f"the P2P-blocking power is {said}, must be"):
+            frontier[0].replay(pfo_gpu.Profile(profile), power_w)
+
+
+def test_a_plan_whose_sums_round_is_not_below_the_bound():
+    rows = "0,forward,1410,0.06,20\n0,forward,1005,0.078,16.3\n0,backward,1410,0.1,40\n0,backward,1005,0.13,32.6\n"
+    profile = f"stage,instruction,frequency,time,energy\n{rows}".encode()
+    frontier = pfo_gpu.plan(profile, microbatches=3, p2p_power=P2P_POWER_W)
+    fastest = frontier.at("fastest")
+    assert frontier.bound().energy_j(fastest.time_s) <= fastest.energy_j * (1 + 1e-9)
 
 
 def test_one_name_is_as_good_as_a_list_of_one(profile):

@@ -24,6 +24,17 @@ fn assert_little_is_left(staged: &Staged) {
     assert!(left.iter().all(|key| *key == saved || is_of_former(key)), "{left:?}");
 }
 
+/// Has the job run a plan. A sweep that is about to let the job go, and an answer to a slow stage that takes the
+/// place of the plan, are in the way for a moment.
+fn swap_to(node: &Node, plan: &str) {
+    let swap = ["plan", "swap", JOB, plan, "--wait"];
+    let swapped = wait::until_within(PATIENCE, || match node.pfoctl(&Identity::own(), &swap) {
+        ran if ran.code == Some(0) => Ok(()),
+        ran => Err(ran),
+    });
+    swapped.unwrap_or_else(|ran| panic!("{ran:?}"));
+}
+
 #[test]
 fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
     let Some(mut staged) = Staged::start_with(setup) else { return };
@@ -40,12 +51,7 @@ fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
 
     let [file, own] = frontier(gone, "1.15x");
     pfoctl(gone, &["plan", "load", JOB, &file]);
-    let swap = ["plan", "swap", JOB, &own, "--wait"];
-    let swapped = wait::until_within(PATIENCE, || match gone.pfoctl(&Identity::own(), &swap) {
-        ran if ran.code == Some(0) => Ok(()),
-        ran => Err(ran),
-    });
-    swapped.unwrap_or_else(|ran| panic!("{ran:?}"));
+    swap_to(gone, &own);
     pfoctl(gone, &["job", "straggler", JOB, "--auto"]);
     let paused = swept(gone).unwrap();
     pfoctl(gone, &["profile", "resume", JOB]);
@@ -81,7 +87,7 @@ fn what_was_made_on_a_node_that_leaves_for_good_goes_on_without_it() {
 
     // A job that was swept runs default clocks, and any node may have it run a plan of its frontier.
     let file = frontier(second, "1.15x")[1].clone();
-    pfoctl(second, &["plan", "swap", JOB, &file, "--wait"]);
+    swap_to(second, &file);
     // pfod has locked the memory clocks again, with the first plan of this run.
     make_slow(last, false);
     staged.assert_all_run("own.json");

@@ -1,5 +1,5 @@
-//! The experiments of one kind on the jobs of this node, such as its tunes: one of each job, and no more
-//! of a person than an agent can carry.
+//! The experiments of one kind on the jobs of this node, such as its tunes: each job has one, and each
+//! person a limited number.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -79,7 +79,7 @@ impl<T: Experiment> Experiments<T> {
         Ok(begun)
     }
 
-    /// Takes one that was begun by an earlier agent, or on another node.
+    /// Takes one that was begun on another node.
     ///
     /// # Errors
     /// If the job has an unfinished one here, or it does not begin.

@@ -33,6 +33,13 @@ fn begin_far_swap(node: &Node, plan: &str) -> Child {
     waiting
 }
 
+/// The steps that status counts under plans, or at default clocks.
+fn steps(node: &Node, on_plan: bool) -> u64 {
+    let windows = node.job(JOB).windows;
+    let counted = windows.iter().filter(|window| window.plan.is_some() == on_plan);
+    counted.map(|window| window.steps).sum()
+}
+
 fn attention(node: &Node) -> String {
     let status = node.pfoctl(&Identity::own(), &["status"]).stdout;
     status.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -110,14 +117,7 @@ fn steps_in_which_the_driver_refuses_a_clock_are_in_no_figure() {
     let node = Node::start();
     let (training, plan) = training(&node);
     assert_eq!(swap(&node, &plan).code, Some(0));
-    let at_default_clocks = || {
-        let windows = node.job(JOB).windows;
-        windows
-            .iter()
-            .filter(|window| window.plan.is_none())
-            .map(|window| window.steps)
-            .sum::<u64>()
-    };
+    let at_default_clocks = || steps(&node, false);
     let five_steps_later = || {
         let step = node.job(JOB).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
         training.until_step(&node, step + 5);
@@ -142,14 +142,7 @@ fn a_plan_runs_again_when_the_job_is_back_in_the_size_that_it_fits() {
     other.until_step(&node, 3);
     let why = node.job(JOB).plan.unwrap().suspended.unwrap();
     assert!(why.contains("the plan has 3 microbatches, rank "), "{why}");
-    let on_plan = || {
-        let windows = node.job(JOB).windows;
-        windows
-            .iter()
-            .filter(|window| window.plan.is_some())
-            .map(|window| window.steps)
-            .sum::<u64>()
-    };
+    let on_plan = || steps(&node, true);
     let before = on_plan();
     other.until_step(&node, 8);
     assert_eq!(on_plan(), before, "its steps are not the plan's");

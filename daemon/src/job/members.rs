@@ -120,7 +120,8 @@ impl Members {
         let message =
             format!("job {job} has {all} ranks, {here} on this node: pfod changes all or none");
         let remedy = "`pfoctl status` names a rank that has lost its GPU; pfo-agent changes all of a \
-                      fleet at one step: see whether it runs; `pfoctl plan swap` and `rollback --this-node-only` change this node alone";
+                      fleet at one step: see whether it runs; `pfoctl plan swap` and `rollback \
+                      --this-node-only` change this node alone";
         Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 

@@ -230,6 +230,8 @@ pub enum Told {
     NotAt(u64, std::ops::RangeInclusive<u64>),
     /// The store does not answer, or no rank of this node has begun a step.
     NotNow(&'static str),
+    /// A GPU of this node does not do what it is to do, for this reason: nothing is measured so.
+    Astray(String),
     /// Another wish of this node is under way.
     Busy,
     /// The job has changed since the swap that the wish is for.

@@ -1,5 +1,6 @@
 //! A swap of a whole job, as a user asks for it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pfo_fleet::{Abort, Node, Purpose, Run, Shared, Standing, Terms, Told, View};
@@ -52,7 +53,9 @@ fn silent_of(shared: &Shared, number: u64) -> Vec<Node> {
     let is_silent = |node: &Node| {
         let report = shared.reports.get(node).cloned().unwrap_or_default();
         let is_at_it = report.took.is_none_or(|took| took.number <= number);
-        is_at_it && report.shown < number && !report.is_late()
+        let is_late =
+            report.late.as_ref().is_some_and(|late| late.until.is_none() && late.number >= number);
+        is_at_it && report.shown < number && !is_late
     };
     members.into_iter().filter(is_silent).collect()
 }
@@ -180,6 +183,13 @@ impl Fleet {
             return Err(unchanged(key, &"this node does not take part in it yet"));
         }
         match timeout(AGREEMENT, told).await {
+            Ok(Ok(Told::Aborted(Abort::TooLate(nodes), attempts))) => {
+                match self.late_of(key, &nodes).await {
+                    Some(why) if purpose != Purpose::Swap => Err(not_measured(key, &why)),
+                    Some(why) => Err(unchanged(key, &why)),
+                    None => Ok(Told::Aborted(Abort::TooLate(nodes), attempts)),
+                }
+            }
             Ok(Ok(told)) => Ok(told),
             Ok(Err(_)) => Err(unchanged(key, &"it has left this node")),
             Err(_) => Err(Refusal::new(
@@ -188,6 +198,16 @@ impl Fleet {
                 "`pfoctl status` shows which one is behind, and whether the swap takes place",
             )),
         }
+    }
+
+    /// Which of these nodes does not run what the job runs, and why; none if all do.
+    async fn late_of(&self, key: &JobKey, nodes: &BTreeSet<Node>) -> Option<String> {
+        let shared = self.show(key, View::Whole).await?.shared?;
+        nodes.iter().find_map(|node| {
+            let late =
+                shared.reports.get(node)?.late.as_ref().filter(|late| late.until.is_none())?;
+            Some(format!("node {node} does not run what the job runs: {}", late.why))
+        })
     }
 
     /// The same, after what this node was asked for before.
@@ -266,6 +286,7 @@ pub(super) fn refusal_of(key: &JobKey, told: Told) -> Refusal {
             "start pfo-agent with the same [fleet] on every node of the job, then try again",
         ),
         Told::NotNow(why) => unchanged(key, &why),
+        Told::Astray(why) => not_measured(key, &why),
         Told::Busy => unchanged(key, &"another swap of the job is under way"),
         Told::Changed => unchanged(key, &"it has changed to something else meanwhile"),
         Told::Held(node) => Refusal::new(
@@ -288,6 +309,11 @@ pub(super) fn refusal_of(key: &JobKey, told: Told) -> Refusal {
         ),
         Told::Committed { .. } => unchanged(key, &"it was committed"),
     }
+}
+
+fn not_measured(key: &JobKey, why: &str) -> Refusal {
+    let remedy = "`pfoctl doctor` on that node checks pfod's rights and the driver";
+    Refusal::new(RefusalCode::NotInForce, format!("{key} cannot be measured: {why}"), remedy)
 }
 
 pub(super) fn unchanged(key: &JobKey, why: &dyn std::fmt::Display) -> Refusal {

@@ -48,7 +48,7 @@ impl Participant {
             }
             _ if seen.held.is_some() => Answer::Veto(seen.held.clone().unwrap_or_default()),
             (_, Some(Err(why))) => Answer::Veto(why.clone()),
-            (Some(next), Some(Ok(()))) if self.can_change_at(proposal.step) => Answer::Armed(next),
+            (Some(next), Some(Ok(()))) if self.can_change_to(proposal) => Answer::Armed(next),
             _ => return None,
         };
         self.writing.insert(Write::Arm).then_some(Action::Arm(number, answer))

@@ -177,15 +177,16 @@ impl Participant {
     /// A GPU of the node does not do what the node has taken up.
     fn find_astray(&mut self, newest: &Committed, why: String) -> Due {
         let report = self.report.clone().unwrap_or_default();
-        if report.is_late() {
-            return Due::Nothing;
-        }
         let shown = report.shown;
         let (number, proposal) = newest;
+        let is_told = |late: &Late| late.until.is_none() && late.number >= *number;
+        if self.taken() >= *number && report.late.as_ref().is_some_and(is_told) {
+            return Due::Nothing;
+        }
         let mut known = [report.took, self.arranged].into_iter().flatten();
         let took = known.find(|took| took.number == *number);
         let took = took.unwrap_or(Took { number: *number, step: proposal.step });
-        let late = Some(self.late(newest, why));
+        let late = Some(Late { why: why.clone(), ..self.late(newest, why) });
         self.arranged = None;
         Due::Report(Report { took: Some(took), late, shown })
     }

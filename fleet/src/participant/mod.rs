@@ -369,15 +369,24 @@ impl Participant {
         self.report.as_ref().and_then(|report| report.took).map_or(0, |took| took.number)
     }
 
-    /// Whether this node can change at a step: `pfod` has nothing to do any more for what is committed, or
-    /// only later, and then does that in place of it.
-    fn can_change_at(&self, step: u64) -> bool {
+    /// Whether this node can run a proposal at its step: `pfod` has nothing to do any more for what is
+    /// committed, or only later, and then does that in place of it.
+    fn can_change_to(&self, proposal: &Proposal) -> bool {
         let (Some(shared), Some(report)) = (&self.shared, &self.report) else { return false };
         let (committed, begins) =
             shared.committed().next().map_or((0, 0), |(number, proposal)| (number, proposal.step));
-        let is_arranged = |arranged: &Took| arranged.number == committed && step <= begins;
+        let is_arranged = |arranged: &Took| arranged.number == committed && proposal.step <= begins;
         let is_settled =
             self.taken() >= committed || self.arranged.as_ref().is_some_and(is_arranged);
-        is_settled && !report.is_late() && self.swapping.is_none()
+        let is_in_time = !report.is_late() || proposal.trial.is_none() && self.is_only_astray();
+        is_settled && is_in_time && self.swapping.is_none()
+    }
+
+    /// Whether `pfod` runs what is committed, or is about to, and only a GPU does something else.
+    fn is_only_astray(&self) -> bool {
+        let committed = self.shared.as_ref().and_then(|shared| shared.committed().next());
+        let runs = |seen: &Seen, run| seen.astray.is_some() && Self::is_run(seen, run);
+        committed
+            .is_some_and(|(_, newest)| self.fresh().is_some_and(|seen| runs(seen, &newest.run)))
     }
 }

@@ -133,7 +133,7 @@ impl Participant {
             return None;
         }
         if let Some((number, proposal)) = wish.proposed.clone() {
-            let can_change = self.can_change_at(proposal.step);
+            let can_change = self.can_change_to(&proposal);
             return if can_change { self.send(number, proposal, forget_below) } else { None };
         }
         if wish.is_trial() && !self.is_known_to_measure() {
@@ -143,8 +143,12 @@ impl Participant {
         if seen.next_step.is_some() && !self.pace.is_known_for(self.settings.lead_ms, self.now_ms) {
             return None;
         }
+        if let Some(why) = seen.astray.clone().filter(|_| wish.is_trial()) {
+            self.wish = None;
+            return Some(Action::Tell(Told::Astray(why)));
+        }
         match self.proposal(shared, wish, seen) {
-            Ok(proposal) if !self.can_change_at(proposal.step) => {
+            Ok(proposal) if !self.can_change_to(&proposal) => {
                 let told = self.far_ahead(proposal.step)?;
                 self.wish = None;
                 Some(Action::Tell(told))

@@ -49,6 +49,11 @@ fn where_nothing_fails_every_swap_takes_place_and_nobody_is_late() {
 }
 
 #[test]
+fn every_swap_takes_place_while_a_gpu_of_one_node_refuses_its_clocks() {
+    assert_eq!(first_wrong(0, 200, Calm::Astray, Broken::Nothing), None);
+}
+
+#[test]
 fn sweeps_have_several_trials_in_a_row_aborted_ones_and_swaps_between_them() {
     let swept: Vec<_> =
         (0..400).map(|seed| World::new(seed, Calm::No, Broken::Nothing).swept()).collect();

@@ -44,6 +44,8 @@ const VETOED: Ran = FIRST_SWEPT - 1;
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Calm {
     Yes,
+    /// Nothing, but that the GPU of one node does not do what its `pfod` asks it for, for some time.
+    Astray,
     No,
 }
 
@@ -131,6 +133,8 @@ pub(crate) struct World {
     swept: Swept,
     /// The node whose `pfod` vetoes a plan.
     vetoes: usize,
+    /// The node whose GPU does not do what it is asked for, and from when until when.
+    astray: (usize, std::ops::Range<u64>),
     observer: Observer,
     pub(crate) shows: bool,
 }
@@ -142,7 +146,7 @@ fn name(node: usize) -> Node {
 impl World {
     pub(crate) fn new(seed: u64, calm: Calm, broken: Broken) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let is_calm = calm == Calm::Yes;
+        let is_calm = calm != Calm::No;
         let on_partition = if rng.bool() {
             OnPartition::Keep
         } else {
@@ -181,6 +185,7 @@ impl World {
             next_ran: FIRST_SWEPT,
             swept: Swept::default(),
             vetoes: rng.usize(0..number),
+            astray: (rng.usize(0..number), 0..0),
             observer: Observer::of(number),
             shows: false,
             rng,

@@ -45,3 +45,27 @@ fn a_swap_is_not_in_force_where_the_driver_of_another_node_refuses_or_ignores_it
     assert!(!back.stdout.contains(": rank "), "no GPU differs any more: {back:?}");
     staged.training.stop();
 }
+
+#[test]
+fn a_gpu_that_keeps_refusing_its_clock_does_not_keep_the_job_from_what_a_user_asks_for() {
+    let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
+    let [asked, other] = [&staged.nodes[0], &staged.nodes[2]];
+    let [_, plan] = frontier(asked, "1.15x");
+    other.machine.fault("nvmlDeviceSetGpuLockedClocks", "no-permission", None);
+    // The second swap is to what the job runs already.
+    for _ in 0..2 {
+        let ran = asked.pfoctl(&Identity::own(), &["plan", "swap", JOB, &plan, "--wait"]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stdout.contains("late: node node-c: rank "), "{ran:?}");
+    }
+    // Nothing is measured meanwhile, wherever somebody asks for it.
+    for node in [other, asked] {
+        let ran = node.pfoctl(&Identity::own(), &["profile", "start", JOB, "--wait"]);
+        assert_eq!(ran.code, Some(7), "{ran:?}");
+        assert!(ran.stderr.contains("permission"), "{ran:?}");
+    }
+    let back = asked.pfoctl(&Identity::own(), &["plan", "swap", JOB, "--default-clocks", "--wait"]);
+    assert_eq!(back.code, Some(0), "{back:?}");
+    assert!(back.stdout.contains("on 4 of 4 nodes"), "{back:?}");
+    staged.training.stop();
+}

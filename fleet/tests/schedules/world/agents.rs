@@ -74,7 +74,9 @@ impl World {
     pub(super) fn ask_pfod(&mut self, node: usize, life: u64, action: Action) {
         let moves = self.broken == Broken::StepsMove;
         let nodes = self.nodes.len() as u32;
-        let is_astray = action == Action::Look && self.is_unlucky() && self.rng.u8(0..4) == 0;
+        let is_astray = action == Action::Look
+            && (self.astray.0 == node && self.astray.1.contains(&self.now)
+                || self.is_unlucky() && self.rng.u8(0..4) == 0);
         let astray = is_astray.then(|| "no permission".into());
         let pfod = &mut self.nodes[node].pfod;
         let is_away = pfod.is_away;

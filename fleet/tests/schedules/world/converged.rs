@@ -33,10 +33,11 @@ impl World {
                 self.shared.reports
             ));
         }
-        if self.calm == Calm::Yes {
+        if self.calm != Calm::No {
             let done = |told: &&Told| matches!(told, Told::Committed { .. });
             let (done, all) = (self.told.iter().filter(done).count(), self.told.len());
-            if self.observer.has_late() || done != all || all < 2 {
+            let is_late = self.observer.has_late() != (self.calm == Calm::Astray);
+            if is_late || done != all || all < 2 {
                 return Err(format!(
                     "{done} of {all} wishes took place: {:?}",
                     self.shared.reports

@@ -12,8 +12,13 @@ impl World {
             self.at(step, node, Happens::Step);
             self.at(start, node, Happens::Start);
         }
-        let is_calm = self.calm == Calm::Yes;
-        if is_calm && self.rng.bool() {
+        let is_calm = self.calm != Calm::No;
+        if self.calm == Calm::Astray || !is_calm && self.rng.u8(0..3) == 0 {
+            let since = if is_calm { 3000 } else { self.rng.u64(0..TROUBLE_MS) };
+            let until = if is_calm { 12_000 } else { TROUBLE_MS };
+            self.astray.1 = since..until;
+        }
+        if self.calm == Calm::Yes && self.rng.bool() {
             let node = self.rng.usize(0..nodes);
             self.at(2500, node, Happens::Sweep);
             return;
@@ -26,6 +31,8 @@ impl World {
         for wish in 1..wishes {
             let when = if is_calm { u64::from(wish) * 2500 } else { self.rng.u64(800..TROUBLE_MS) };
             let node = self.rng.usize(0..nodes);
+            // What a GPU refuses may be wished for once more.
+            let wish = if self.calm == Calm::Astray { wish.min(3) } else { wish };
             let length = Length { settling_steps: 1, steps: 5, samples: false };
             let purpose = match self.rng.u8(0..6) {
                 0 if !is_calm => Purpose::Comparison(length),

@@ -289,6 +289,9 @@ fn a_sweep_of_a_job_that_came_back_with_other_microbatches_says_so_and_nobody_wa
     let refused = node.agent_control().ask_agent(attend(&user)).unwrap_err();
     assert!(refused.message.contains("has an unfinished sweep as pp4-dp1-tp1-mb2"), "{refused}");
     assert_eq!(refused.remedy, "`pfoctl profile stop job` ends that sweep");
+    let resumed = node.pfoctl(&user, &["profile", "resume", JOB]);
+    assert_eq!(resumed.code, Some(4), "{resumed:?}");
+    assert!(resumed.stderr.contains("has an unfinished sweep as pp4-dp1-tp1-mb2"), "{resumed:?}");
     node.pfoctl(&user, &["profile", "stop", JOB]).printed();
 }
 

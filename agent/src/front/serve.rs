@@ -167,8 +167,12 @@ impl Services {
         job: JobSelector,
         control: SweepControl,
     ) -> Served {
+        let now = match control {
+            SweepControl::Resume => self.swept(permit, &job).await.ok(),
+            SweepControl::Pause | SweepControl::Stop | SweepControl::Finish => None,
+        };
         let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
-        away(move || sweep::control(&sweeps, &permit, &job, control)).await
+        away(move || sweep::control(&sweeps, &permit, (&job, now), control)).await
     }
 
     async fn keep_p2p(&self, permit: &Permit, holds: &mut Holds, job: &JobSelector) -> Served {

@@ -175,14 +175,19 @@ pub(super) fn check(settings: SweepSettings) -> Result<(), Refusal> {
 /// Pauses, resumes or ends a sweep.
 ///
 /// # Errors
-/// If the job is not being swept.
+/// If the job is not being swept, or a sweep is to go on with a job that runs otherwise `now`.
 pub(crate) fn control(
     sweeps: &Sweeps,
     permit: &Permit,
-    job: &JobSelector,
+    (job, now): (&JobSelector, Option<WholeJob>),
     control: SweepControl,
 ) -> Result<AgentResponse, Refusal> {
-    let status = sweeps.select(job, permit)?.control(control)?;
+    let sweep = sweeps.select(job, permit)?;
+    let shape = now.and_then(|WholeJob { view, members }| JobShape::of(&view, &members));
+    if let Some(shape) = shape {
+        sweep.check_shape(&shape)?;
+    }
+    let status = sweep.control(control)?;
     let (user, owner, name) = (permit.user(), status.profile.uid, &status.job);
     tracing::info!(
         uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,

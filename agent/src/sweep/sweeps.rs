@@ -129,20 +129,13 @@ impl Sweeps {
         shape: &JobShape,
     ) -> Result<(), Refusal> {
         let Some(sweep) = self.known.lock().get(key).cloned() else { return Ok(()) };
+        let Err(misfit) = sweep.check_shape(shape) else { return Ok(()) };
         let mut now = sweep.now();
-        let is_over = matches!(now.state, SweepState::Ended(_));
-        if is_over || now.record.shape.is_divided_as(shape) {
-            return Ok(());
-        }
         if now.record.attended && now.attendants.is_empty() {
             sweep.end(&mut now, SweepEnd::Stopped);
             return Ok(());
         }
-        let (name, now, then) = (&key.name, shape.partition(), now.record.shape.partition());
-        let message =
-            format!("job {name} runs as {now} now, and has an unfinished sweep as {then}");
-        let remedy = format!("`pfoctl profile stop {name}` ends that sweep");
-        Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+        Err(misfit)
     }
 
     /// The sweep of the job that a request means.
@@ -232,6 +225,24 @@ impl Sweep {
             // The sender lives as long as this.
             let _ = changes.changed().await;
         }
+    }
+
+    /// Whether it can go on with the job in this shape.
+    ///
+    /// # Errors
+    /// If the job is divided into stages, replicas or microbatches otherwise.
+    pub(super) fn check_shape(&self, shape: &JobShape) -> Result<(), Refusal> {
+        let now = self.now();
+        let is_over = matches!(now.state, SweepState::Ended(_));
+        if is_over || now.record.shape.is_divided_as(shape) {
+            return Ok(());
+        }
+        let name = &now.record.job;
+        let (runs, then) = (shape.partition(), now.record.shape.partition());
+        let message =
+            format!("job {name} runs as {runs} now, and has an unfinished sweep as {then}");
+        let remedy = format!("`pfoctl profile stop {name}` ends that sweep");
+        Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 
     /// Pauses, resumes or ends it. To be called on the runtime, or on a thread of it.

@@ -47,10 +47,9 @@ impl Explained for BelowFloor {
 impl fmt::Display for Floor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lowest_w, gpus, factor } = self;
-        let of_gpus =
-            if *gpus == 1 { "its GPU draws".to_owned() } else { format!("its {gpus} GPUs draw") };
+        let of_gpus = if *gpus == 1 { "its GPU".to_owned() } else { format!("its {gpus} GPUs") };
         let lowest = watts(*lowest_w);
-        write!(formatter, "is below the {lowest} that {of_gpus} idle on this node")?;
+        write!(formatter, "is less than the {lowest} below which no limit brings {of_gpus} on this node")?;
         factor.map_or(Ok(()), |factor| {
             write!(
                 formatter,
@@ -134,9 +133,9 @@ mod tests {
     fn a_budget_below_its_floor_says_what_it_would_cost() {
         let floor = Floor { lowest_w: 414.0, gpus: 4, factor: Some(6.71) };
         let below = BelowFloor { budget_w: 5.0, floor };
-        insta::assert_snapshot!(below, @"a budget of 5 W is below the 414 W that its 4 GPUs draw idle on this node: every job would run at its lowest clock and power limit, its steps up to 6.7 times as long, and the budget would be exceeded nevertheless");
+        insta::assert_snapshot!(below, @"a budget of 5 W is less than the 414 W below which no limit brings its 4 GPUs on this node: every job would run at its lowest clock and power limit, its steps up to 6.7 times as long, and the budget would be exceeded nevertheless");
         let idle = Floor { lowest_w: 54.0, gpus: 1, factor: None };
         let below = BelowFloor { budget_w: 5.0, floor: idle };
-        insta::assert_snapshot!(below, @"a budget of 5 W is below the 54 W that its GPU draws idle on this node");
+        insta::assert_snapshot!(below, @"a budget of 5 W is less than the 54 W below which no limit brings its GPU on this node");
     }
 }

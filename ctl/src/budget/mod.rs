@@ -73,7 +73,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "POWER", value_parser = ramp)]
     down: Option<f64>,
 
-    /// Set the budget even if it is below the power that the GPUs draw idle
+    /// Set the budget even if no limit brings the GPUs down to it
     #[arg(long)]
     force: bool,
 

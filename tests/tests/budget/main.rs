@@ -338,7 +338,7 @@ fn a_budget_below_what_gpus_draw_at_the_least_is_refused_with_its_cost_unless_it
     let refused = node.pfoctl(&Identity::administrator(), &["budget", "set", "5"]);
     assert_eq!(refused.code, Some(4), "{refused:?}");
     let cost = "every job would run at its lowest clock and power limit";
-    for part in ["a budget of 5 W is below the ", cost, "5kW is 5000", "--force"] {
+    for part in ["a budget of 5 W is less than the ", cost, "5kW is 5000", "--force"] {
         assert!(refused.stderr.contains(part), "{part}: {refused:?}");
     }
     assert_eq!(status(&node)["budgets"].as_array().unwrap().len(), 0);

@@ -68,10 +68,14 @@ impl Watch {
                 RankReading::of(rank, sums.map(|sum| sum.times).unwrap_or_default())
             })
             .collect();
-        self.recent.look(&readings, LIMIT.steps, |reading| {
-            let sums = sums(reading.rank, reading.session);
-            sums.map(|sum| sum.clocks.clone()).unwrap_or_default()
-        });
+        self.recent.look(
+            &readings,
+            |_| LIMIT.steps,
+            |reading| {
+                let sums = sums(reading.rank, reading.session);
+                sums.map(|sum| sum.clocks.clone()).unwrap_or_default()
+            },
+        );
         let conditions = self.recent.conditions(self.frontier.profile());
         let _ = self.slow.look(&readings, LIMIT);
         if let Some(predicted) = predicted(job) {

@@ -40,8 +40,8 @@ pub use agent::savings::{
     Worth,
 };
 pub use agent::status::{
-    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus, GuardStatus,
-    SlowRank, WatchedJob,
+    AgentStatus, CurvePoint, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus,
+    GuardStatus, SlowRank, WatchedJob,
 };
 pub use agent::sweep::{
     ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,

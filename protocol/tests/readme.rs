@@ -135,7 +135,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
     shapes! {
         AgentRequest AgentResponse AgentStatus BeginningRank BudgetChange BudgetDraft BudgetFileTrouble BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
         BudgetStatus BudgetSteering BudgetTerms BudgetedJob CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
-        CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event FirstPlan
+        CounterCheck CounterReading CurvePoint DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event FirstPlan
         FirstPlanState FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow
         FrontierStatus GpuGrant GpuListing GpuName GpuStatus GuardStatus Hello Holder
         InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy MeterStatus MemoryLock Notice P2pPower

@@ -24,6 +24,7 @@ pub(crate) use looks::{Looks, Piece, Shown};
 pub(crate) use observed::observe;
 pub(crate) use own_order::own_order;
 pub(crate) use regression::Solution;
+pub(crate) use sample::BY_POWER;
 pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
 pub(crate) use spread::Spread;
 pub(crate) use trial::{Order, run};

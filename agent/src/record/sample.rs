@@ -15,6 +15,9 @@ pub(crate) const HW_THERMAL_SLOWDOWN: u64 = 0x40;
 /// `nvmlClocksThrottleReasonHwPowerBrakeSlowdown`
 const HW_POWER_BRAKE_SLOWDOWN: u64 = 0x80;
 
+/// Those of power limits: the board's, one of software, or one from outside the node.
+pub(crate) const BY_POWER: u64 = SW_POWER_CAP | HW_POWER_BRAKE_SLOWDOWN;
+
 /// The reasons that have a counter, in the order of [`ThrottledNs`].
 const COUNTED: [u64; 5] =
     [SW_POWER_CAP, SYNC_BOOST, SW_THERMAL_SLOWDOWN, HW_THERMAL_SLOWDOWN, HW_POWER_BRAKE_SLOWDOWN];

@@ -2,10 +2,12 @@
 //! wait. Pure.
 
 use pfo_planner::{
-    Deadline, Frontier, Measurement, PerStage, Plan, PlanError, Profile, Room, Straggler, Watts,
-    replay,
+    Deadline, Frontier, Measurement, PerStage, Plan, PlanError, Point, Profile, Room, Straggler,
+    Watts, replay,
 };
-use pfo_protocol::{ClockTable, FrontierStatus, JobView, RankView, Refusal, RefusalCode};
+use pfo_protocol::{
+    ClockTable, CurvePoint, FrontierStatus, JobView, RankView, Refusal, RefusalCode,
+};
 
 use crate::straggler::SlowStages;
 use crate::straggler::table::{Labelled, does_not_fit, put_clocks_into};
@@ -25,6 +27,9 @@ const LONGEST_LABEL: usize = 64;
 
 /// A step that takes longer by no more than this share takes no longer.
 pub(super) const NO_LONGER: f64 = 0.01;
+
+/// Points of its curve that status shows, at most.
+const MOST_SHOWN: usize = 24;
 
 #[derive(Debug)]
 pub(crate) struct JobFrontier {
@@ -193,7 +198,22 @@ impl JobFrontier {
             slowest_s: slowest.map_or(0.0, |point| point.iteration_time_s),
             straggler: None,
             auto: false,
+            curve: self.curve(),
         }
+    }
+
+    /// Some of its plans, evenly chosen, with both ends.
+    fn curve(&self) -> Vec<CurvePoint> {
+        let points: Vec<Point> = self.points().collect();
+        let last = points.len().saturating_sub(1);
+        let shown = points.len().min(MOST_SHOWN);
+        let place = |number: usize| number.saturating_mul(last) / shown.saturating_sub(1).max(1);
+        let chosen = (0..shown).filter_map(|number| points.get(place(number)));
+        let point = |point: &Point| CurvePoint {
+            step_s: point.iteration_time_s,
+            power_w: point.iteration_energy_j / point.iteration_time_s,
+        };
+        chosen.map(point).collect()
     }
 
     /// Checks its fastest plan against what is known of a job. The order of the instructions is
@@ -271,6 +291,19 @@ pub(crate) mod tests {
             Pipeline::new(&profile, Schedule::OneForwardOneBackward, microbatches).unwrap();
         let options = Options { plans: 40, spread: Spread::Even };
         Frontier::optimize(&pipeline, Watts(10.0), options, &|_| {}).unwrap().to_bytes().unwrap()
+    }
+
+    #[test]
+    fn what_a_job_trades_has_both_ends_of_its_frontier_and_few_points() {
+        let frontier = JobFrontier::read("f".into(), &frontier_of(2, 8), 1 << 20).unwrap();
+        let (curve, all) = (frontier.status().curve, Vec::from_iter(frontier.points()));
+        assert!(all.len() > MOST_SHOWN, "{}", all.len());
+        assert_eq!(curve.len(), MOST_SHOWN);
+        for (shown, plan) in [(curve[0], all[0]), (curve[MOST_SHOWN - 1], all[all.len() - 1])] {
+            assert_eq!(shown.step_s, plan.iteration_time_s);
+            assert_eq!(shown.power_w, plan.iteration_energy_j / plan.iteration_time_s);
+        }
+        assert!(curve.is_sorted_by(|one, next| one.step_s < next.step_s), "{curve:?}");
     }
 
     /// A job of `stages` stages that may have every clock of [`frontier_of`].

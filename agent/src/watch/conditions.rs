@@ -66,7 +66,7 @@ impl RecentTimes {
     pub(crate) fn look(
         &mut self,
         readings: &[RankReading],
-        steps: u32,
+        steps: impl Fn(Rank) -> u32,
         clocks: impl Fn(&RankReading) -> ClockTimes,
     ) {
         self.0.retain(|rank, _| readings.iter().any(|reading| reading.rank == *rank));
@@ -79,9 +79,14 @@ impl RecentTimes {
                 *recent = begun(recent.times());
             }
             recent.looks.push_back((reading.step, clocks(reading)));
+            let steps = steps(reading.rank);
+            // Of the looks at one step, the first one is where the steps after it begin.
             let is_old = |looks: &VecDeque<(u64, ClockTimes)>| {
-                let next = looks.get(1).map(|look| look.0.saturating_add(u64::from(steps)));
-                looks.len() > MOST_LOOKS || next.is_some_and(|next| next <= reading.step)
+                let after =
+                    |place| looks.get(place).map(|(step, _)| step.saturating_add(u64::from(steps)));
+                let are_passed = after(0) < Some(reading.step)
+                    && after(1).is_some_and(|next| next <= reading.step);
+                looks.len() > MOST_LOOKS || are_passed
             };
             while is_old(&recent.looks) {
                 recent.looks.pop_front();
@@ -179,6 +184,18 @@ mod tests {
         clocks.iter().map(taken).collect()
     }
 
+    fn reading() -> RankReading {
+        RankReading {
+            rank: Rank(0),
+            stage: Stage(0),
+            session: SessionId(1),
+            swap: 1,
+            step: 0,
+            own_times: OwnTimes::default(),
+            window: None,
+        }
+    }
+
     fn time_s(clock: u32) -> f64 {
         0.05 + 70.0 / f64::from(clock)
     }
@@ -220,15 +237,7 @@ mod tests {
             table().into_iter().map(|row| (Stage(0), Instruction::Forward, row)),
         );
         let profile = profile.unwrap();
-        let mut reading = RankReading {
-            rank: Rank(0),
-            stage: Stage(0),
-            session: SessionId(1),
-            swap: 1,
-            step: 0,
-            own_times: OwnTimes::default(),
-            window: None,
-        };
+        let mut reading = reading();
         let (mut recent, mut sums) = (RecentTimes::default(), ClockTimes::default());
         let mut look = |swap, clock: u32| {
             for _ in 0..6 {
@@ -236,12 +245,27 @@ mod tests {
                 for (clock, taken) in measured(&[clock], held_at(800)) {
                     sums.add(Instruction::Forward, clock, taken);
                 }
-                recent.look(&[reading], 3, |_| sums.clone());
+                recent.look(&[reading], |_| 3, |_| sums.clone());
             }
             recent.conditions(&profile)[&(Stage(0), Instruction::Forward)]
         };
         assert!(matches!(look(1, 1200), Condition::Slowed(_)));
         assert!(matches!(look(2, 1300), Condition::Held(_)));
+    }
+
+    #[test]
+    fn the_last_step_counts_from_its_first_look_on() {
+        let mut reading = reading();
+        let (mut recent, mut sums) = (RecentTimes::default(), ClockTimes::default());
+        // The first half of a step takes twice its time, the second half what it should.
+        for (step, factor) in [(1, 1), (1, 1), (2, 2), (2, 1), (3, 1)] {
+            reading.step = step;
+            recent.look(&[reading], |_| 1, |_| sums.clone());
+            let (took_ns, should_ns) = (factor * 1_000_000, 1_000_000);
+            sums.add(Instruction::Forward, Mhz(1000), Taken { took_ns, should_ns });
+        }
+        let (excess, _) = recent.slowest()[&Stage(0)];
+        assert!((excess - 0.5).abs() < 1e-12, "{excess}");
     }
 
     #[test]

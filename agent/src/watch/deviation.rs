@@ -54,6 +54,11 @@ impl Deviation {
         self.share
     }
 
+    /// Whether the last steps indicate a turn.
+    pub(crate) fn may_turn(&self) -> bool {
+        self.sign.is_some()
+    }
+
     /// Adds steps that deviated by this share on average.
     pub(crate) fn observe(&mut self, steps: u32, share: f64, limit: Limit) -> Option<Turn> {
         let sign = self.sign_of(share, limit.share);

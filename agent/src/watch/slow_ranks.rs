@@ -1,7 +1,7 @@
 //! Which ranks of a job are slow by themselves: their instructions take longer than profiled at the
 //! requested clocks, step after step, as when heat or a power limit holds a GPU back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_protocol::Rank;
 
@@ -9,11 +9,17 @@ use crate::straggler::SlowStages;
 use crate::watch::deviation::{Deviation, Limit, Turn};
 use crate::watch::rank_reading::RankReading;
 
+/// Steps in a row before a rank is slow whose driver says that a power limit holds its GPU: there is nothing
+/// to doubt, and whoever moves that limit may do so again every few seconds.
+const STEPS_UNDER_A_LIMIT: u32 = 1;
+
 /// The ranks of a job on this node.
 #[derive(Debug, Default)]
 pub(crate) struct SlowRanks {
     seen: BTreeMap<Rank, RankReading>,
     deviations: BTreeMap<Rank, Deviation>,
+    /// Those whose GPU a power limit has held since they seemed to be slow.
+    limited: BTreeSet<Rank>,
 }
 
 impl SlowRanks {
@@ -30,6 +36,7 @@ impl SlowRanks {
         let is_there = |rank: &Rank| readings.iter().any(|reading| reading.rank == *rank);
         self.seen.retain(|rank, _| is_there(rank));
         self.deviations.retain(|rank, _| is_there(rank));
+        self.limited.retain(is_there);
         readings.iter().filter_map(|now| Some((now.rank, self.look_at(now, limit)?))).collect()
     }
 
@@ -45,7 +52,40 @@ impl SlowRanks {
         let excess = now.own_times.since(&before.own_times).total().excess();
         let excess = excess.filter(|_| steps > 0)?;
         self.seen.insert(now.rank, *now);
-        self.deviations.entry(now.rank).or_default().observe(steps, excess, limit)
+        let limit = Limit { steps: self.steps_of(now.rank, limit), ..limit };
+        let turn = self.deviations.entry(now.rank).or_default().observe(steps, excess, limit);
+        if turn == Some(Turn::Over) {
+            self.limited.remove(&now.rank);
+        }
+        turn
+    }
+
+    /// Whether its last steps say of a rank that it may be slow, or slow otherwise than is known.
+    pub(crate) fn may_turn(&self) -> bool {
+        self.deviations.values().any(Deviation::may_turn)
+    }
+
+    /// Takes note that a power limit holds the GPU of a rank. That of one that is not slow is as when it was
+    /// profiled.
+    pub(crate) fn note_limit(&mut self, rank: Rank) {
+        let known = self.deviations.get(&rank);
+        if known.is_some_and(|known| known.may_turn() || known.share().is_some()) {
+            self.limited.insert(rank);
+        }
+    }
+
+    /// Whether there are slow ranks, and power limits hold all of them.
+    pub(crate) fn are_limited(&self) -> bool {
+        let slow = self.ranks();
+        !slow.is_empty() && slow.keys().all(|rank| self.limited.contains(rank))
+    }
+
+    /// The steps in a row that say something of a rank.
+    pub(crate) fn steps_of(&self, rank: Rank, limit: Limit) -> u32 {
+        match self.limited.contains(&rank) {
+            true => limit.steps.min(STEPS_UNDER_A_LIMIT),
+            false => limit.steps,
+        }
     }
 
     /// Every slow rank and the share by which it is.
@@ -119,6 +159,29 @@ mod tests {
         ranks.look(&[fast.steps(3, 100), slow.steps(3, 100)], LIMIT);
         let over = ranks.look(&[fast.steps(3, 100), slow.steps(3, 100)], LIMIT);
         assert_eq!((over, ranks.stages()), (vec![(Rank(1), Turn::Over)], SlowStages::new()));
+    }
+
+    #[test]
+    fn a_rank_under_a_power_limit_is_slow_at_its_second_slow_step_and_not_slow_as_soon() {
+        let mut rank = Played::new(0, 0);
+        let mut ranks = SlowRanks::default();
+        let mut look = |percent, is_limited| {
+            if is_limited {
+                ranks.note_limit(Rank(0));
+            }
+            let turns = ranks.look(&[rank.steps(1, percent)], LIMIT);
+            (turns.into_iter().map(|(_, turn)| turn).next(), ranks.may_turn())
+        };
+        // As it was profiled, a limit held it, too.
+        assert_eq!([look(100, true), look(101, true)], [(None, false); 2]);
+        assert_eq!(look(150, false), (None, true));
+        assert_eq!(look(150, true), (Some(Turn::Begun(0.5)), false));
+        // The limit moves again.
+        assert_eq!(look(200, false), (None, true));
+        assert_eq!(look(200, false), (Some(Turn::Changed(1.0)), false));
+        assert_eq!([look(100, false), look(100, false)], [(None, true), (Some(Turn::Over), false)]);
+        // What comes later has another reason.
+        assert_eq!([look(150, false), look(150, false)], [(None, true); 2]);
     }
 
     #[test]

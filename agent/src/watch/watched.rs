@@ -1,10 +1,10 @@
 //! One job that runs a plan, from one look to the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pfo_planner::Conditions;
-use pfo_protocol::{DriftStatus, JobView, Rank};
+use pfo_protocol::{DriftStatus, GpuUuid, JobView, Rank, RankView};
 
 use crate::job::JobKey;
 use crate::straggler::SlowStages;
@@ -59,13 +59,13 @@ pub(super) fn is_watched(job: &JobView) -> bool {
 }
 
 impl Watched {
-    /// Compares a job with the last look.
+    /// Compares a job with the last look. Power limits hold some GPUs now.
     pub(super) fn look(
         &mut self,
         taps: &Taps,
         job: &JobView,
         (reference, answered): (Option<&Reference>, &SlowStages),
-        limits: Limits,
+        (limits, limited): (Limits, &BTreeSet<GpuUuid>),
     ) {
         self.follow_times(taps, job, reference);
         let readings: Vec<_> = job
@@ -77,6 +77,10 @@ impl Watched {
             })
             .collect();
         let slow = self.slow.get_or_insert_with(|| SlowRanks::again(&readings, answered));
+        let limited = |rank: &&RankView| limited.contains(&rank.gpu_uuid);
+        for rank in job.ranks.iter().filter(limited) {
+            slow.note_limit(rank.position.rank);
+        }
         for (rank, turn) in slow.look(&readings, limits.slow) {
             report::slow_rank(job, rank, turn);
         }
@@ -109,14 +113,25 @@ impl Watched {
         limits: Limits,
     ) {
         let Some((reference, tap)) = reference.zip(self.tap.as_ref()) else { return };
-        self.recent.look(readings, limits.slow.steps, |reading| {
-            tap.by_clock(reading.rank, reading.session)
-        });
+        let of = |rank| {
+            self.slow.as_ref().map_or(limits.slow.steps, |slow| slow.steps_of(rank, limits.slow))
+        };
+        self.recent.look(readings, of, |reading| tap.by_clock(reading.rank, reading.session));
         self.conditions = self.recent.conditions(reference.profile());
         reference.note(self.conditions.clone());
         if self.fast.1 != job.swap && answered.is_empty() {
             self.fast = (SlowStages::new(), job.swap);
         }
+    }
+
+    /// Whether a rank may be slow, as far as its last steps say.
+    pub(super) fn may_turn(&self) -> bool {
+        self.slow.as_ref().is_some_and(|slow| slow.may_turn() || !slow.ranks().is_empty())
+    }
+
+    /// Whether there are slow ranks on this node, and power limits hold all of them.
+    pub(super) fn are_limited(&self) -> bool {
+        self.slow.as_ref().is_some_and(SlowRanks::are_limited)
     }
 
     pub(super) fn seen(&self) -> &Seen {

@@ -1,11 +1,11 @@
 //! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a
 //! plan, once a second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use pfo_protocol::{DaemonMessage, JobView, Notice, Request, Response};
+use pfo_protocol::{DaemonMessage, GpuStatus, GpuUuid, JobView, Notice, Request, Response};
 use pfo_service::lock;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
@@ -15,6 +15,7 @@ use crate::calibration::Told;
 use crate::first_plan::FirstPlans;
 use crate::job::{JobKey, is_taken_up};
 use crate::pfod::{Connection, PfodError, unexpected};
+use crate::record::BY_POWER;
 use crate::steer::Steering;
 use crate::straggler::{SlowStages, Stragglers};
 use crate::watch::answering::Answering;
@@ -196,9 +197,13 @@ impl Watcher {
         let next = self.stragglers.compare(jobs).await;
         let running: Vec<_> = jobs.iter().filter(|job| is_watched(job)).collect();
         watched.retain(|key, _| running.iter().any(|job| JobKey::of(job) == *key));
+        let limited = match watched.values().any(|one| one.here.may_turn()) {
+            true => self.limited().await,
+            false => BTreeSet::new(),
+        };
         for job in &running {
             let one = watched.entry(JobKey::of(job)).or_default();
-            self.look_at(one, job, limits).await;
+            self.look_at(one, job, (limits, &limited)).await;
         }
         let replicas: Vec<_> = jobs.iter().filter(|job| is_compared(job)).collect();
         compared.retain(|key, _| replicas.iter().any(|job| JobKey::of(job) == *key));
@@ -223,12 +228,19 @@ impl Watcher {
 }
 
 impl Watcher {
+    /// The GPUs that a power limit holds now, as far as the driver says.
+    async fn limited(&self) -> BTreeSet<GpuUuid> {
+        let Ok(status) = self.steering.questions.status().await else { return BTreeSet::new() };
+        let is_limited = |gpu: &GpuStatus| gpu.throttle_reasons & BY_POWER != 0;
+        status.gpus.into_iter().filter(is_limited).map(|gpu| gpu.uuid).collect()
+    }
+
     /// Looks at what is on this node of a job, and answers its slow stages if that is for this node.
     async fn look_at(
         &self,
         OneWatched { here, answering }: &mut OneWatched,
         view: &JobView,
-        limits: Limits,
+        limits: (Limits, &BTreeSet<GpuUuid>),
     ) {
         let job = self.steering.of(view);
         let Ok(stands) = job.stands().await else { return };
@@ -241,7 +253,7 @@ impl Watcher {
         job.note_slow(&slow, here.conditions());
         // Under a budget, slow stages are left to it.
         if !self.budgets.binds(job.key()) {
-            answering.answer(&self.stragglers, &job, &stands).await;
+            answering.answer(&self.stragglers, &job, &stands, here.are_limited()).await;
         }
     }
 }

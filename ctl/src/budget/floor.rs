@@ -49,7 +49,10 @@ impl fmt::Display for Floor {
         let Self { lowest_w, gpus, factor } = self;
         let of_gpus = if *gpus == 1 { "its GPU".to_owned() } else { format!("its {gpus} GPUs") };
         let lowest = watts(*lowest_w);
-        write!(formatter, "is less than the {lowest} below which no limit brings {of_gpus} on this node")?;
+        write!(
+            formatter,
+            "is less than the {lowest} below which no limit brings {of_gpus} on this node"
+        )?;
         factor.map_or(Ok(()), |factor| {
             write!(
                 formatter,

@@ -151,6 +151,7 @@ mod tests {
             slowest_s: 3.25,
             straggler: Some(1.2),
             auto: true,
+            curve: Vec::new(),
         };
         let (name, uid) = (job().job, job().uid);
         let watched = WatchedJob {

@@ -199,8 +199,9 @@ impl Job {
             AgentRequest::FrontierLoad { label, frontier, .. } => {
                 let plans = Frontier::from_bytes(frontier).unwrap().points().len() as u32;
                 let (label, auto) = (label.clone(), false);
-                let (fastest_s, slowest_s, straggler) = (1.0, 2.0, None);
-                let loaded = FrontierStatus { label, plans, fastest_s, slowest_s, straggler, auto };
+                let (fastest_s, slowest_s) = (1.0, 2.0);
+                let of_none = FrontierStatus::default();
+                let loaded = FrontierStatus { label, plans, fastest_s, slowest_s, auto, ..of_none };
                 AgentResponse::Frontier(loaded)
             }
             other => panic!("asked the agent for {other:?}"),

@@ -92,6 +92,18 @@ pub struct FrontierStatus {
     pub straggler: Option<f64>,
     /// Whether the agent answers ranks that it finds slow.
     pub auto: bool,
+    /// What its plans trade: some of them, fastest first, both ends included.
+    #[serde(default)]
+    pub curve: Vec<CurvePoint>,
+}
+
+/// What a plan predicts, for whoever divides watts among jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CurvePoint {
+    /// The time of a step, in seconds.
+    pub step_s: f64,
+    /// The mean power meanwhile, in watts, of one rank of each stage.
+    pub power_w: f64,
 }
 
 /// How far what a job measures is from what its plan predicts. Shares are of what was predicted.

@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use pfo_protocol::{DriftStatus, FleetJob, GuardStatus, PlanStatus, SavedEnergy, Window};
+use pfo_protocol::{
+    CurvePoint, DriftStatus, FleetJob, GuardStatus, PlanStatus, SavedEnergy, Window,
+};
 
 use super::super::known::{Job, JobRank};
 use super::{Known, Series, Sink, Subject, count, counter, flag, gauge, info, text};
@@ -20,6 +22,11 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
         });
     sink.take(&saved(), &bounds.collect::<Vec<_>>())?;
     let jobs: Vec<_> = known.jobs().collect();
+    let points = jobs.iter().flat_map(|&job| {
+        let curve = job.watched.and_then(|known| known.frontier.as_ref()).map(|known| &known.curve);
+        curve.into_iter().flatten().enumerate().map(move |(place, of)| Traded { job, place, of })
+    });
+    sink.take(&curve(), &points.collect::<Vec<_>>())?;
     let job = Subject {
         labels: &["pfo_job", "uid"],
         label_values: job_labels,
@@ -56,6 +63,40 @@ fn saved<'a>() -> Subject<Bound<'a>> {
              before; absent before two comparisons.",
             |of| Some(of.saved_j),
         )],
+    }
+}
+
+/// A point of what a job trades.
+struct Traded<'a> {
+    job: Job<'a>,
+    place: usize,
+    of: &'a CurvePoint,
+}
+
+fn curve<'a>() -> Subject<Traded<'a>> {
+    Subject {
+        labels: &["pfo_job", "uid", "point"],
+        label_values: |traded| {
+            let mut labels = job_labels(&traded.job);
+            labels.push(text(traded.place));
+            labels
+        },
+        series: vec![
+            gauge(
+                "pfo_job_curve_watts",
+                Some("watts"),
+                "What the job trades, by the frontier that is loaded for it: the mean power over a step of \
+                 one rank of each stage, by point, the fastest plan first. From every node that has the \
+                 frontier, and absent without one.",
+                |traded| Some(traded.of.power_w),
+            ),
+            gauge(
+                "pfo_job_curve_step_seconds",
+                Some("seconds"),
+                "The time of a step at the same point.",
+                |traded| Some(traded.of.step_s),
+            ),
+        ],
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pfo_protocol::{
     AgentStatus, BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope, BudgetStatus,
-    BudgetSteering, BudgetedJob, GuardStatus, JobName, SavedEnergy, Status, Tariff, Uid,
+    BudgetSteering, BudgetedJob, CurvePoint, GuardStatus, JobName, SavedEnergy, Status, Tariff,
+    Uid,
 };
 
 use crate::job::JobKey;
@@ -146,7 +147,9 @@ fn everything() -> Known {
         }
     }
     (all_of_one.uid, all_of_one.job, all_of_one.slow[0].rank) = key;
-    all_of_one.frontier.as_mut().unwrap().straggler = Some(1.2);
+    let frontier = all_of_one.frontier.as_mut().unwrap();
+    frontier.straggler = Some(1.2);
+    frontier.curve = vec![CurvePoint { step_s: 1.5, power_w: 900.0 }];
     let drift = all_of_one.drift.as_mut().unwrap();
     (drift.energy, drift.plan) = (Some(-0.07), job.plan.as_ref().unwrap().number);
     all_of_one.fleet.as_mut().unwrap().store_away_s = Some(7.0);

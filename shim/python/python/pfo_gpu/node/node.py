@@ -128,7 +128,7 @@ class Node:
     ) -> Swapped:
         """Changes what a job runs, at the same step on all of its ranks.
 
-        ``pfod`` refuses a job that has ranks on other nodes; use ``pfoctl plan swap`` for those.
+        ``pfod`` refuses a job whose ranks are not all on this node; use ``pfoctl plan swap`` for those.
 
         Args:
             job: The job's name.
@@ -150,8 +150,8 @@ class Node:
         return self._swap(job, target, at_step, wait, uid)
 
     def rollback(self, job: str, *, wait: bool = False, uid: Optional[int] = None) -> Swapped:
-        """Changes a job back to what it ran before the last swap. A job with ranks on other nodes
-        is refused.
+        """Changes a job back to what it ran before the last swap. ``pfod`` refuses a
+        job whose ranks are not all on this node.
 
         Args:
             job: The job's name.

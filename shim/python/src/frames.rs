@@ -14,30 +14,30 @@ pyo3::create_exception!(
     pfo_gpu,
     NodeError,
     PyRuntimeError,
-    "A daemon of the node that does not answer, or what it refuses; the message says what to do about it."
+    "A daemon of the node does not answer, or a request is invalid or refused. The message gives the remedy."
 );
 
-/// The frame of a request to `pfod`, which is JSON.
+/// Encodes a JSON request to `pfod` as a frame. Raises `NodeError` if it is invalid.
 #[pyfunction]
 pub(crate) fn request_frame(request: &str) -> PyResult<Cow<'static, [u8]>> {
     let request = serde_json::from_str(request).map_err(|error| unsayable(&error))?;
     Ok(ClientMessage::Request(request).to_frame().map_err(failed)?.into())
 }
 
-/// The frame of a request to `pfo-agent`, which is JSON.
+/// Encodes a JSON request to `pfo-agent` as a frame. Raises `NodeError` if it is invalid.
 #[pyfunction]
 pub(crate) fn agent_request_frame(request: &str) -> PyResult<Cow<'static, [u8]>> {
     let request = serde_json::from_str(request).map_err(|error| unsayable(&error))?;
     Ok(ClientMessage::AgentRequest(request).to_frame().map_err(failed)?.into())
 }
 
-/// The number of bytes that follow a header.
+/// The number of bytes that follow a header. Raises `NodeError` if the header is invalid.
 #[pyfunction]
 pub(crate) fn payload_bytes(header: [u8; HEADER_BYTES]) -> PyResult<usize> {
     Ok(Header::parse(header).map_err(failed)?.length)
 }
 
-/// The answer in a frame, as JSON. A refusal is an error.
+/// Decodes the answer in a frame to JSON. Raises `NodeError` if it is a refusal, or invalid.
 #[pyfunction]
 pub(crate) fn answer(frame: &[u8]) -> PyResult<String> {
     let mut unread = frame;

@@ -29,13 +29,15 @@ mod _native {
     #[pymodule_export]
     use crate::session::{Counters, Problem, Session};
 
-    /// The global rank that a launcher gave this process; None if no launcher started it.
+    /// The global rank that a launcher (``torchrun``, Open MPI, PMI, Slurm) gave this process; None
+    /// without one.
     #[pyfunction]
     fn launched_rank() -> Option<u32> {
         pfo::launched_rank()
     }
 
-    /// Waits until the GPU has got to every call of every session, but not longer than this.
+    /// Waits, for at most ``patience_s`` seconds, until the GPU has reached every call of every session of
+    /// this process.
     #[pyfunction]
     fn wait_for_gpu(py: Python<'_>, patience_s: f64) {
         py.detach(|| pfo::wait_for_gpu(Duration::from_secs_f64(patience_s)));

@@ -20,14 +20,14 @@ use crate::timing::{Timed, Timing};
 /// How long Ctrl-C may go unnoticed while a session opens.
 const SIGNALS_WAIT: Duration = Duration::from_millis(50);
 
-/// Why there is no lease right now.
+/// Why training runs at default clocks, or without its plan.
 #[pyclass(frozen, get_all, module = "pfo_gpu")]
 pub(crate) struct Problem {
     /// The code of `enum pfo_code` in `pfo.h`.
     code: i32,
     /// What is wrong.
     message: String,
-    /// What to do about it; empty where nothing can be said.
+    /// What to do about it; empty if no remedy is known.
     remedy: String,
 }
 
@@ -57,22 +57,24 @@ impl Problem {
     }
 }
 
-/// What became of a session's events.
+/// How many events of a session were sent, dropped or not timed.
 #[pyclass(frozen, get_all, module = "pfo_gpu")]
 pub(crate) struct Counters {
-    /// Events that the kernel took.
+    /// Events that were written to the socket.
     sent: u64,
-    /// Events that were dropped: there was no connection, or its socket was full.
+    /// Events that were dropped, because there was no connection or its socket was full.
     dropped: u64,
-    /// Calls that counted when they were made, though the session waits for its GPU.
+    /// Calls that counted at once, although the session times them on its GPU: the process had no CUDA
+    /// context there, or the stream was another GPU's. With ``sync="stream"``, only calls made after the
+    /// process had loaded CUDA; with ``sync="cpu"``, always 0.
     untimed: u64,
-    /// Calls that counted for nothing: a CUDA graph was being captured.
+    /// Calls that were discarded, because a CUDA graph was being captured; 0 with ``sync="cpu"``.
     captured: u64,
-    /// Instructions that began outside a step, or before the one before them had ended.
+    /// Instructions that began outside a step, or before the previous one had ended.
     misplaced: u64,
-    /// How often a lost lease was had again.
+    /// How often the session regained a lost lease.
     reconnects: u64,
-    /// Whether the session holds a lease now, as far as it knows.
+    /// Whether the session holds a lease and pfod reads its events, as far as it knows.
     connected: bool,
 }
 
@@ -233,24 +235,29 @@ impl Session {
         self.open().is_none_or(|open| open.session().is_settled_within(Duration::ZERO))
     }
 
-    /// The next training step begins.
+    /// Begins the next training step. Steps count up by one from ``first_step``. ``at_ns`` is as for
+    /// :meth:`instruction_begin`.
     #[pyo3(signature = (*, at_ns=None))]
     fn step_begin(&self, py: Python<'_>, at_ns: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.tell(Call::StepBegin, at_ns, py)
     }
 
-    /// The step ends.
+    /// Ends the step. Does nothing if none has begun. ``at_ns`` is as for :meth:`instruction_begin`.
     #[pyo3(signature = (*, at_ns=None))]
     fn step_end(&self, py: Python<'_>, at_ns: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.tell(Call::StepEnd, at_ns, py)
     }
 
-    /// An instruction of a microbatch begins.
+    /// Begins an instruction of a microbatch.
     ///
-    /// Without a number it is the microbatch after the last one of the same instruction and chunk
-    /// in this step.
+    /// Microbatches count from 0 in each step. Without a number, it is the microbatch after the last one of
+    /// the same instruction and chunk in this step; in chunks from 64 on, it is 0.
     ///
-    /// With ``at_ns`` (``time.monotonic_ns()``), this call and the three others count from that time on.
+    /// ``at_ns`` is for a trainer that learns from its GPU when the instruction began: nanoseconds of
+    /// ``time.monotonic_ns()``. The instruction is measured by this time, but its clock is set when the call
+    /// is made. Without ``at_ns``, the call counts as ``sync`` says.
+    ///
+    /// Invalid arguments raise nothing: the instruction is sent as ``other``, and one warning names them.
     #[pyo3(
         signature = (name, microbatch=None, chunk=None, *, at_ns=None),
         text_signature = "($self, name, microbatch=None, chunk=0, *, at_ns=None)"
@@ -265,19 +272,22 @@ impl Session {
         self.tell(instruction::call(name, microbatch, chunk)?, at_ns, name.py())
     }
 
-    /// The instruction that began last ends.
+    /// Ends the instruction that began last. Does nothing if none has begun. ``at_ns`` is as for
+    /// :meth:`instruction_begin`.
     #[pyo3(signature = (*, at_ns=None))]
     fn instruction_end(&self, py: Python<'_>, at_ns: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.tell(Call::InstructionEnd, at_ns, py)
     }
 
-    /// Why there is no lease right now; None if there is one, or if the session is over.
+    /// Why there is no lease right now, or that pfod does not read this rank's events; else None, also once
+    /// closed.
     #[getter]
     fn problem(&self) -> Option<Problem> {
         self.open()?.session().problem().map(Problem::from)
     }
 
-    /// Why the job does not begin with the plan that was named; None if it does, or if none was.
+    /// Why the job does not begin with the plan that ``plan`` or ``PFO_PLAN`` names; None if it does, if none
+    /// is named, or once closed.
     #[getter]
     fn plan_problem(&self) -> Option<Problem> {
         self.open()?.session().plan_problem().map(Problem::from)
@@ -289,7 +299,7 @@ impl Session {
         Some(self.open()?.session().lease()?.gpu_uuid.to_string())
     }
 
-    /// What became of the events so far; once the session is over, what had become of them.
+    /// The counters of the session so far, or until it was closed.
     #[getter]
     fn counters(&self) -> Counters {
         let now = self.open().map(|open| (open.session().counters(), open.captured()));
@@ -305,21 +315,22 @@ impl Session {
         }
     }
 
-    /// When a call that is made now counts, and why: `stream on cuda:3`, `cpu: there is no lease`.
+    /// When a call that is made now counts, and why: ``stream on cuda:3``, ``cpu: there is no lease``,
+    /// ``closed``.
     #[getter]
     fn timing(&self, py: Python<'_>) -> String {
         self.open().map_or_else(|| "closed".to_owned(), |open| open.in_words(py))
     }
 
-    /// Whether the session is over.
+    /// Whether the session has been closed.
     #[getter]
     fn closed(&self) -> bool {
         self.open().is_none()
     }
 
-    /// Ends the session, without waiting: the daemon restores the GPU's clocks.
+    /// Ends the session without waiting. pfod restores the GPU's clocks.
     ///
-    /// Calls that the GPU has not reached yet are reported first.
+    /// With ``sync="stream"``, calls that the GPU has not reached yet are reported first, in the background.
     fn close(&self) {
         self.replace(None);
     }

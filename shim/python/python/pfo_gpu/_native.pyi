@@ -31,29 +31,35 @@ __all__ = [
 __version__: Final[str]
 
 def launched_rank() -> Optional[int]:
-    """The global rank that a launcher gave this process; None if no launcher started it."""
+    """The global rank that a launcher (``torchrun``, Open MPI, PMI, Slurm) gave this process; None
+    without one."""
 
 def wait_for_gpu(patience_s: float) -> None:
-    """Waits until the GPU has got to every call of every session, but not longer than this."""
+    """Waits, for at most ``patience_s`` seconds, until the GPU has reached every call of every
+    session of this process."""
 
 class NodeError(RuntimeError):
-    """A daemon of the node that does not answer, or what it refuses; the message says what to do about it."""
+    """A daemon of the node does not answer, or a request is invalid or refused. The message gives
+    the remedy."""
 
 def request_frame(request: str) -> bytes:
-    """The frame of a request to ``pfod``, which is JSON."""
+    """Encodes a JSON request to ``pfod`` as a frame. Raises :class:`NodeError` if it is invalid."""
 
 def agent_request_frame(request: str) -> bytes:
-    """The frame of a request to ``pfo-agent``, which is JSON."""
+    """Encodes a JSON request to ``pfo-agent`` as a frame. Raises :class:`NodeError` if it is
+    invalid."""
 
 def payload_bytes(header: bytes) -> int:
-    """The number of bytes that follow a header."""
+    """The number of bytes that follow a header. Raises :class:`NodeError` if the header is
+    invalid."""
 
 def answer(frame: bytes) -> str:
-    """The answer in a frame, as JSON. A refusal is an error."""
+    """Decodes the answer in a frame to JSON. Raises :class:`NodeError` if it is a refusal, or
+    invalid."""
 
 @final
 class Problem:
-    """Why there is no lease right now."""
+    """Why training runs at default clocks, or without its plan."""
 
     def __new__(cls, code: int, message: str, remedy: str) -> Problem: ...
     @property
@@ -64,34 +70,36 @@ class Problem:
         """What is wrong."""
     @property
     def remedy(self) -> str:
-        """What to do about it; empty where nothing can be said."""
+        """What to do about it; empty if no remedy is known."""
 
 @final
 class Counters:
-    """What became of a session's events."""
+    """How many events of a session were sent, dropped or not timed."""
 
     @property
     def sent(self) -> int:
-        """Events that the kernel took."""
+        """Events that were written to the socket."""
     @property
     def dropped(self) -> int:
-        """Events that were dropped: there was no connection, or its socket was full."""
+        """Events that were dropped, because there was no connection or its socket was full."""
     @property
     def untimed(self) -> int:
-        """Calls that counted when they were made, though the session waits for its GPU: there was no CUDA
-        context on it, or the stream was another GPU's."""
+        """Calls that counted at once, although the session times them on its GPU: the process had
+        no CUDA context there, or the stream was another GPU's. With ``sync="stream"``, only calls
+        made after the process had loaded CUDA; with ``sync="cpu"``, always 0."""
     @property
     def captured(self) -> int:
-        """Calls that counted for nothing: a CUDA graph was being captured."""
+        """Calls that were discarded, because a CUDA graph was being captured; 0 with
+        ``sync="cpu"``."""
     @property
     def misplaced(self) -> int:
-        """Instructions that began outside a step, or before the one before them had ended."""
+        """Instructions that began outside a step, or before the previous one had ended."""
     @property
     def reconnects(self) -> int:
-        """How often a lost lease was had again."""
+        """How often the session regained a lost lease."""
     @property
     def connected(self) -> bool:
-        """Whether the session holds a lease now, as far as it knows."""
+        """Whether the session holds a lease and pfod reads its events, as far as it knows."""
 
 @disjoint_base
 class Session:
@@ -122,42 +130,55 @@ class Session:
     def _is_settled(self) -> bool:
         """Whether the daemon has answered, or there is a reason why it has not."""
     def step_begin(self, *, at_ns: Optional[int] = None) -> None:
-        """The next training step begins."""
+        """Begins the next training step. Steps count up by one from ``first_step``. ``at_ns`` is as
+        for :meth:`instruction_begin`."""
     def step_end(self, *, at_ns: Optional[int] = None) -> None:
-        """The step ends."""
+        """Ends the step. Does nothing if none has begun. ``at_ns`` is as for
+        :meth:`instruction_begin`."""
     def instruction_begin(
         self, name: Name, microbatch: Optional[int] = None, chunk: int = 0, *, at_ns: Optional[int] = None
     ) -> None:
-        """An instruction of a microbatch begins.
+        """Begins an instruction of a microbatch.
 
-        Without a number it is the microbatch after the last one of the same instruction and chunk in
-        this step. With ``at_ns`` (``time.monotonic_ns()``), this call and the three others count from that
-        time on.
+        Microbatches count from 0 in each step. Without a number, it is the microbatch after the
+        last one of the same instruction and chunk in this step; in chunks from 64 on, it is 0.
+
+        ``at_ns`` is for a trainer that learns from its GPU when the instruction began: nanoseconds
+        of ``time.monotonic_ns()``. The instruction is measured by this time, but its clock is set
+        when the call is made. Without ``at_ns``, the call counts as ``sync`` says.
+
+        Invalid arguments raise nothing: the instruction is sent as ``other``, and one warning names
+        them.
         """
     def instruction_end(self, *, at_ns: Optional[int] = None) -> None:
-        """The instruction that began last ends."""
+        """Ends the instruction that began last. Does nothing if none has begun. ``at_ns`` is as for
+        :meth:`instruction_begin`."""
     @property
     def problem(self) -> Optional[Problem]:
-        """Why there is no lease right now; None if there is one, or if the session is over."""
+        """Why there is no lease right now, or that pfod does not read this rank's events; else
+        None, also once closed."""
     @property
     def plan_problem(self) -> Optional[Problem]:
-        """Why the job does not begin with the plan that was named; None if it does, or if none was."""
+        """Why the job does not begin with the plan that ``plan`` or ``PFO_PLAN`` names; None if it
+        does, if none is named, or once closed."""
     @property
     def gpu(self) -> Optional[str]:
         """The UUID of the leased GPU; None if there is no lease right now."""
     @property
     def counters(self) -> Counters:
-        """What became of the events so far."""
+        """The counters of the session so far, or until it was closed."""
     @property
     def timing(self) -> str:
-        """When a call that is made now counts, and why: ``stream on cuda:3``, ``cpu: there is no lease``."""
+        """When a call that is made now counts, and why: ``stream on cuda:3``, ``cpu: there is no
+        lease``, ``closed``."""
     @property
     def closed(self) -> bool:
-        """Whether the session is over."""
+        """Whether the session has been closed."""
     def close(self) -> None:
-        """Ends the session, without waiting: the daemon restores the GPU's clocks.
+        """Ends the session without waiting. pfod restores the GPU's clocks.
 
-        Calls that the GPU has not reached yet are reported first.
+        With ``sync="stream"``, calls that the GPU has not reached yet are reported first, in the
+        background.
         """
 
 @disjoint_base
@@ -202,30 +223,30 @@ class Reported:
     def __call__(self, *arguments: Any, **named: Any) -> Any: ...
 
 class PlanError(ValueError):
-    """A profile, a plan, a frontier or a deadline that the planner refuses."""
+    """The planner refuses a profile, plan, frontier, deadline or other argument; the message names
+    it."""
 
 @final
 class Bound:
-    """The energy that every plan of a pipeline takes at least."""
+    """The least energy of a step that any plan of a pipeline can reach, by iteration time."""
 
     def energy_j(self, time_s: Union[str, float]) -> float:
-        """The joules of a step of this iteration time, waiting included, that every plan takes at
-        least. The time is in seconds, or as :meth:`Frontier.at` takes it.
+        """The least energy of a step of this iteration time, in joules, waiting included.
 
-        Raises:
-            PlanError: No plan takes as little time, or it is no time."""
+        ``time_s`` is a number of seconds, or text as :meth:`Frontier.at` takes it. A time that is
+        shorter than :attr:`fastest_s` or invalid raises :class:`PlanError`."""
     def __call__(self, time_s: Union[str, float]) -> float:
-        """The same."""
+        """As :meth:`energy_j`."""
     @property
     def fastest_s(self) -> float:
-        """The shortest possible iteration time."""
+        """The shortest possible iteration time, in seconds."""
     @property
     def cheapest_s(self) -> float:
-        """The iteration time of least energy."""
+        """The iteration time of least energy, in seconds."""
     @property
     def slowest_s(self) -> float:
-        """The iteration time beyond which more time saves nothing, even where the pipeline waits
-        anyway."""
+        """The iteration time, in seconds, beyond which more time saves nothing, even if the
+        pipeline waits for a straggler anyway."""
 
 @final
 class Profile:

@@ -1,4 +1,5 @@
-"""What PyTorch or CuPy knows of CUDA, once the trainer has imported it. Nothing here initializes CUDA."""
+"""Devices and streams of PyTorch or CuPy, once the trainer has imported it. Nothing here
+initializes CUDA."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any, Callable, Optional
 
 
 def pytorch() -> Any:
-    """PyTorch if the trainer has imported it. Its name may be that of a file or folder beside the trainer."""
+    """PyTorch if the trainer has imported it, else None. A file or folder ``torch`` beside the
+    trainer is not PyTorch."""
     return real_pytorch(sys.modules.get("torch"))
 
 
@@ -19,9 +21,10 @@ def real_pytorch(torch: Any) -> Any:
 
 
 def driven(gpu: object = None) -> Optional[str]:
-    """The name of the GPU that a rank drives, as far as the caller and PyTorch say it.
+    """The GPU that a rank drives, by the caller's argument or PyTorch's current device; None if
+    neither tells.
 
-    PyTorch's current device is 0 also where nobody has set it, so that 0 says nothing.
+    PyTorch's current device is 0 unless the trainer has set it, so 0 does not count.
     """
     if gpu is not None and str(gpu) != "cuda":
         return str(gpu)
@@ -33,14 +36,15 @@ def driven(gpu: object = None) -> Optional[str]:
 
 
 def of_framework(device: object) -> object:
-    """The device of a framework's object if it is a GPU and the environment names no other."""
+    """The device of a framework's object if it is a GPU and ``PFO_GPU`` is not set, else None."""
     is_gpu = str(device).startswith("cuda") and not os.environ.get("PFO_GPU")
     return device if is_gpu else None
 
 
 def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
-    """What returns the handle of the stream that PyTorch works on, for a CUDA ordinal; without PyTorch, that of
-    CuPy's, and without either that of the legacy default stream."""
+    """A function that returns, for a CUDA ordinal, the handle of PyTorch's current stream; of
+    CuPy's if PyTorch does not use CUDA, and without either that of the legacy default stream
+    (0)."""
     asked = _ordinal(gpu)
     # As in the code that PyTorch's compiler writes: `current_stream()` makes an object each time.
     handle: Optional[Callable[[int], int]] = None
@@ -64,8 +68,8 @@ def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
 
 
 def synchronize(gpu: object = None) -> Callable[[Optional[int]], Optional[bool]]:
-    """What waits until the GPU of a CUDA ordinal has done all that PyTorch gave it, and returns whether it could;
-    None while a graph is captured."""
+    """A function that waits until the GPU of a CUDA ordinal has finished PyTorch's work, and
+    returns True; False if PyTorch does not use CUDA; None, at once, while a graph is captured."""
     asked = _ordinal(gpu)
 
     def wait(ordinal: Optional[int]) -> Optional[bool]:

@@ -19,7 +19,8 @@ _SOCKET = "/run/pfo/pfod.sock"
 
 
 def main() -> int:
-    """Prints what was found; 0 if a session gets its lease."""
+    """Opens a session of a job ``doctor``, prints what it found, and returns 0 if the session got
+    its lease, else 1."""
     _say("pfo-gpu", f"{pfo_gpu.__version__} in {os.path.dirname(pfo_gpu.__file__)}")
     _say("socket", _socket(os.environ.get("PFO_SOCKET") or _SOCKET))
     _say("PyTorch", _pytorch())

@@ -1,4 +1,4 @@
-"""How objects show themselves in a notebook. Pictures are SVG, so that nothing has to be installed."""
+"""HTML for notebooks. Pictures are SVG, which needs no further package."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _WIDTH, _HEIGHT, _EDGE = 480, 240, 40
 
 
 def escaped(text: object) -> str:
-    """The text as a part of a page."""
+    """The text, escaped for HTML."""
     return escape(str(text))
 
 
 def table(title: str, rows: Iterable[tuple[str, Optional[object]]]) -> str:
-    """Names and what they are; what is None is left out."""
+    """A table of names and values, without the rows whose value is None."""
     cells = [
         f"<tr><th style='text-align:left'>{escaped(name)}</th><td style='text-align:left'>{escaped(value)}</td></tr>"
         for name, value in rows
@@ -24,7 +24,7 @@ def table(title: str, rows: Iterable[tuple[str, Optional[object]]]) -> str:
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a head; None is an empty cell."""
+    """A table with a header; None becomes an empty cell."""
     head = "".join(f"<th>{escaped(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
@@ -35,7 +35,7 @@ def _cell(cell: object) -> str:
 
 
 def curve(points: Sequence[tuple[float, float]], x: str, y: str) -> str:
-    """A picture of points that a line joins."""
+    """An SVG picture of points (x, y), joined by a line."""
     across, up = _Scale([point[0] for point in points], _WIDTH), _Scale([point[1] for point in points], _HEIGHT)
     places = " ".join(f"{across.at(a):.1f},{_HEIGHT - up.at(b):.1f}" for a, b in points)
     middle = f"text-anchor='middle' x='{_WIDTH / 2}' y='{_HEIGHT - 4}'"

@@ -1,4 +1,4 @@
-"""The names of instructions: those of profiles and plans."""
+"""The names of instructions, in profiles and plans as in calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def report_unknown(name: object, microbatch: object, chunk: object) -> None:
 
 
 def report_misplaced(wrong: str) -> None:
-    """Logs that pfod cannot tell what the instructions of a trainer are part of."""
+    """Logs that an instruction is out of place, so pfod does not know its step."""
     logging.getLogger("pfo_gpu").warning(
         "an instruction %s, so that it is neither measured nor planned; begin a step first, and end each"
         " instruction before the next one begins (reported once)",
@@ -57,7 +57,7 @@ def report_misplaced(wrong: str) -> None:
 
 
 def report_captured() -> None:
-    """Logs that what a CUDA graph holds is not reported."""
+    """Logs that calls made while a CUDA graph is captured are discarded."""
     logging.getLogger("pfo_gpu").warning(
         "a call was made while a CUDA graph is captured and counts for nothing: the work happens when the graph is"
         " launched, and a launch is not reported; call begin and end around the launch (reported once)"
@@ -65,7 +65,7 @@ def report_captured() -> None:
 
 
 def report_untimed(timing: str) -> None:
-    """Logs that calls count when they are made, and not when the GPU gets to them."""
+    """Logs that calls count when they are made, not when the GPU reaches them."""
     logging.getLogger("pfo_gpu").warning(
         "calls count when they are made and not when the GPU gets to them (%s); counters.untimed counts them"
         " (reported once)",
@@ -74,7 +74,7 @@ def report_untimed(timing: str) -> None:
 
 
 def report_no_time(at_ns: object) -> None:
-    """Logs, once for each kind of value, that a time is none."""
+    """Logs, once for each type of value, that ``at_ns`` is no time."""
     if _reported.is_first(f"at_ns of type {type(at_ns).__name__}"):
         logging.getLogger("pfo_gpu").warning(
             "at_ns=%r is no time in nanoseconds, as time.monotonic_ns() returns it; the call counts at once", at_ns

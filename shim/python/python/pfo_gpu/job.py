@@ -27,12 +27,14 @@ _made_up_names: dict[Optional[str], str] = {}
 
 
 def agreed_name(label: Optional[str] = None) -> Optional[str]:
-    """The job's name, the same in all of its ranks.
+    """The job's name, the same in all of its ranks; None if nothing names the job.
 
-    It comes from ``PFO_JOB``, else from ``SLURM_JOB_ID``, else from ``TORCHELASTIC_RUN_ID``. A run that
-    ``torchrun`` has named by chance gets a name with the script's in it, which one warning tells. If none
-    of them is set and ``torch.distributed`` is initialized, rank 0 creates a name and broadcasts it, so all
-    ranks must call this; ``label`` becomes part of the name. Otherwise there is none.
+    It comes from ``PFO_JOB``, else from ``SLURM_JOB_ID``, else from ``TORCHELASTIC_RUN_ID``, in
+    which characters that no name may have become ``-``. If ``torchrun`` has made up a random id,
+    the name is ``label``, else the script's name, with the beginning of the id. If none of the
+    three is set and ``torch.distributed`` is initialized, rank 0 makes up a name from ``label`` or
+    the script's name, the time and its process id, and broadcasts it: all ranks must call this, and
+    wait for rank 0. One warning of rank 0 says that a name is made up.
     """
     for variable in ("PFO_JOB", "SLURM_JOB_ID"):
         if os.environ.get(variable):
@@ -49,7 +51,7 @@ def agreed_name(label: Optional[str] = None) -> Optional[str]:
 
 
 def allowed(name: str) -> str:
-    """The name, with every character that is not allowed replaced."""
+    """The name, cut to 128 characters, with ``-`` for every character that no name may have."""
     return re.sub(r"[^A-Za-z0-9._:+,=@%/-]", "-", name)[:_LONGEST]
 
 

@@ -1,7 +1,7 @@
 """Keeps one GPU busy with matrix products, so that pfo can measure how it changes its clocks.
 
-Steps of forwards and backwards run as those of a job of one rank, until standard input ends. `pfoctl gpu
-calibrate --gpu` starts it. Requires PyTorch with CUDA.
+It runs steps of forwards and backwards, as a job of one rank, until standard input ends. `pfoctl
+gpu calibrate --gpu` starts it. Requires PyTorch with CUDA.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_PRODUCTS = 1 << 16
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
-    """Works until standard input ends."""
+    """Works until standard input ends; returns 0, or 1 after an error."""
     parser = argparse.ArgumentParser(prog="python -m pfo_gpu.load", description=__doc__)
     parser.add_argument("--gpus", required=True, metavar="UUID", help="the GPU, by UUID")
     parser.add_argument("--job", required=True, metavar="NAME", help="the job that pfod is to see")

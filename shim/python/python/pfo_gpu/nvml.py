@@ -16,7 +16,7 @@ _loaded: Optional[Nvml] = None
 
 
 class NvmlError(RuntimeError):
-    """The driver's library cannot be loaded, or refuses; the message says what to do about it."""
+    """NVML, the driver's library, cannot be loaded or returns an error; the message names it."""
 
 
 class Nvml:
@@ -38,13 +38,14 @@ class Nvml:
         return count.value
 
     def by_index(self, index: int) -> ctypes.c_void_p:
-        """The GPU of the driver's index."""
+        """The GPU of an index of the driver."""
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         return handle
 
     def by_name(self, name: str) -> ctypes.c_void_p:
-        """The GPU of a UUID, its beginning, or a PCI bus id."""
+        """The GPU of a UUID, the beginning of one, or a PCI bus id. Raises :class:`NvmlError` if
+        there is none."""
         handle, found = ctypes.c_void_p(), [self.by_index(index) for index in range(self.count())]
         if name.startswith("GPU-"):
             matching = [one for one in found if self.uuid(one).startswith(name)]
@@ -61,7 +62,7 @@ class Nvml:
         return text.value.decode()
 
     def energy_mj(self, handle: ctypes.c_void_p) -> int:
-        """The millijoules that a GPU has used since its driver was loaded."""
+        """The energy that a GPU has used since its driver was loaded, in millijoules."""
         energy = ctypes.c_ulonglong()
         code = self._energy(handle, ctypes.byref(energy))
         if code != _SUCCESS:
@@ -89,7 +90,8 @@ def nvml() -> Nvml:
 
 
 def visible() -> list[ctypes.c_void_p]:
-    """The GPUs that CUDA shows this process, in CUDA's order as far as ``CUDA_VISIBLE_DEVICES`` says it."""
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` lists, or all. Numbers count in the driver's order,
+    which may not be CUDA's."""
     library = nvml()
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:

@@ -1,4 +1,5 @@
-"""Runs a training, shows what it does and predicts what clocks would save; nothing is set, and nothing is installed."""
+"""Runs a training, shows its time and energy, and predicts what clocks would save; sets and
+installs nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _VARIABLE = "PFO_BIN_DIR"
 
 
 def directory() -> Optional[Path]:
-    """The first place with all programs: a named directory, a wheel that carries them, or that of pfoctl in PATH."""
+    """The first directory with all three programs: ``PFO_BIN_DIR``, the wheel pfo-gpu-playground,
+    or that of pfoctl in PATH."""
     return next((place for place in _places() if all((place / name).is_file() for name in _NAMES)), None)
 
 
@@ -34,7 +36,8 @@ def _places() -> Iterator[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    """Becomes ``pfoctl observe`` with these arguments; returns only if that cannot be."""
+    """Replaces this process by ``pfoctl observe`` with these arguments; returns 1 only if that
+    fails."""
     place = directory()
     if place is None:
         print(

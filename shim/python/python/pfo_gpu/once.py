@@ -1,16 +1,16 @@
-"""What is logged once, whichever thread comes to it first."""
+"""Keeps threads from logging the same twice."""
 
 from __future__ import annotations
 
 
 class Once:
-    """What has been said already."""
+    """A set of texts that have been logged."""
 
     def __init__(self) -> None:
         self._said: dict[str, object] = {}
 
     def is_first(self, what: str) -> bool:
-        """Whether nobody has asked this of it before."""
+        """Adds a text; returns whether it is new. Safe in threads and after a fork."""
         # One operation of the interpreter. A lock that another thread holds while the process forks would stay held.
         mark = object()
         return self._said.setdefault(what, mark) is mark

@@ -1,7 +1,7 @@
 """Makes two GPUs wait for each other, so that pfod can measure their P2P-blocking power.
 
-Each of the two runs an NCCL receive without a sender until standard input ends. Meanwhile steps without an
-instruction are reported, so that pfod sees two ranks that only wait. Requires PyTorch with CUDA.
+Each of the two runs an NCCL receive without a sender until standard input ends, and reports steps
+without an instruction, so pfod sees two ranks that only wait. Requires PyTorch with CUDA and NCCL.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENDING_S = 10.0
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
-    """Lets the two GPUs wait until standard input ends."""
+    """Lets the two GPUs wait until standard input ends; returns 0, or 1 after an error."""
     parser = argparse.ArgumentParser(prog="python -m pfo_gpu.p2p", description=__doc__)
     parser.add_argument("--gpus", required=True, metavar="UUID,UUID", help="the two GPUs, by UUID")
     parser.add_argument("--job", required=True, metavar="NAME", help="the job that pfod is to see")

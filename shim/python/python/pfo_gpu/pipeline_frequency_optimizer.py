@@ -12,28 +12,33 @@ from pfo_gpu.session import Session
 
 
 class PipelineFrequencyOptimizer:
-    """Takes the place of Zeus' class of this name: same constructor, same calls.
+    """Replaces Zeus' class of this name: same constructor, same calls.
 
-    There is no server any more: plans are swapped in with ``pfoctl plan swap``. Zeus' API has no
-    microbatch numbers, so they are counted for each instruction within a step.
+    There is no server: ``pfoctl plan swap`` swaps plans in. Zeus' API has no microbatch numbers, so
+    they are counted for each instruction within a step.
 
-    Without ``PFO_JOB``, a Slurm or a torchrun job, all ranks construct it at the same time, after
-    ``init_process_group``: rank 0 broadcasts the job's name.
+    If neither ``PFO_JOB`` nor Slurm nor ``torchrun`` names the job, rank 0 broadcasts a name: all
+    ranks then construct it at the same time, after ``init_process_group``, and wait for each other.
 
     Args:
         rank: The global rank.
         dp_rank: The data-parallel rank.
         pp_rank: The pipeline stage, counted from 0.
         tp_rank: The tensor-parallel rank.
-        device_id: The CUDA ordinal, in this process, of the GPU that the rank drives, unless
-            ``PFO_GPU`` names that GPU.
+        device_id: The CUDA ordinal, in this process, of the GPU that the rank drives; ignored if
+            ``PFO_GPU`` names the GPU.
         dp_degree: The number of data-parallel replicas.
         pp_degree: The number of pipeline stages.
         tp_degree: The number of tensor-parallel shards.
-        world_size: The number of ranks.
-        server_url: Ignored; rank 0 logs that.
+        world_size: The number of ranks: the product of the three degrees.
+        server_url: Ignored; rank 0 logs a warning.
         job_metadata: Becomes part of the job's name, unless the environment names the job.
-        sync: As for :class:`pfo_gpu.Session`; ``"device"`` is what Zeus does at each begin.
+        sync: As for :class:`pfo_gpu.Session`; Zeus does at each begin what ``"device"`` does at
+            each call.
+
+    Raises:
+        ValueError: ``world_size`` is not that product, or :class:`pfo_gpu.Session` refuses an
+            argument.
     """
 
     def __init__(
@@ -82,32 +87,33 @@ class PipelineFrequencyOptimizer:
         )
 
     def on_train_begin(self) -> None:
-        """Nothing: Zeus' callbacks have it."""
+        """Does nothing; Zeus' callbacks have it."""
 
     def on_train_end(self) -> None:
-        """Nothing: Zeus' callbacks have it."""
+        """Does nothing; Zeus' callbacks have it."""
 
     def on_epoch_begin(self) -> None:
-        """Nothing: Zeus' callbacks have it."""
+        """Does nothing; Zeus' callbacks have it."""
 
     def on_epoch_end(self) -> None:
-        """Nothing: Zeus' callbacks have it."""
+        """Does nothing; Zeus' callbacks have it."""
 
     def on_evaluate(self, metric: float) -> None:
-        """Nothing: Zeus' callbacks have it."""
+        """Does nothing; Zeus' callbacks have it."""
 
     def on_step_begin(self) -> None:
-        """The next training step begins."""
+        """Begins the next training step."""
         self.session.step_begin()
 
     def on_step_end(self) -> None:
-        """The step ends."""
+        """Ends the step."""
         self.session.step_end()
 
     def on_instruction_begin(self, name: str) -> None:
-        """An instruction, ``forward`` or ``backward`` or another, of the next microbatch begins."""
+        """Begins an instruction of the next microbatch: ``forward``, ``backward`` or another
+        :data:`~pfo_gpu.instruction.Name`."""
         self.session.instruction_begin(cast(Name, name))
 
     def on_instruction_end(self, name: str) -> None:
-        """The instruction that began last ends."""
+        """Ends the instruction that began last, whatever its name."""
         self.session.instruction_end()

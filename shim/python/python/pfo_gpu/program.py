@@ -1,4 +1,4 @@
-"""How the programs end that `pfoctl` starts to measure GPUs with, and what they require."""
+"""What :mod:`pfo_gpu.load` and :mod:`pfo_gpu.p2p` share: errors, exit status, and PyTorch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pfo_gpu import cuda
 
 
 class Failed(Exception):
-    """What is wrong and what to do about it."""
+    """The program cannot continue; the message gives reason and remedy."""
 
 
 def ended(program: str, run: Callable[[], None]) -> int:
-    """Runs a program; returns how it is to exit."""
+    """Runs a program; returns its exit status: 1 if it raised :class:`Failed`, which is printed,
+    else 0."""
     try:
         run()
     except Failed as failure:
@@ -27,13 +28,15 @@ def ended(program: str, run: Callable[[], None]) -> int:
 
 
 def require_pytorch() -> None:
-    """Without importing it: it would find CUDA as it is now."""
+    """Raises :class:`Failed` without PyTorch. It is not imported, because it would read the
+    environment now."""
     if importlib.util.find_spec("torch") is None:
         raise Failed(f"{sys.executable} has no PyTorch; install it, or use the Python that trains")
 
 
 def imported_pytorch(*, gpus: int) -> Any:
-    """PyTorch, which must see this number of GPUs."""
+    """Imports PyTorch. Raises :class:`Failed` without it, or if it does not see this number of
+    GPUs."""
     require_pytorch()
     torch = cuda.real_pytorch(importlib.import_module("torch"))
     if torch is None:

@@ -30,53 +30,71 @@ _sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictiona
 
 
 class Session(_native.Session):
-    """A rank's session with pfod. It holds the lease of the rank's GPU whenever the daemon grants it.
+    """A rank's session with pfod. It holds the lease of the rank's GPU whenever pfod grants it.
 
-    Opening a session waits for the daemon's answer for at most ``setup_timeout_s``. It is the only call
-    that raises: ``ValueError`` if the description is invalid. Without a daemon, and when it refuses, the
-    session is valid too: it logs one warning, training runs at default clocks, and the session keeps
-    trying in the background. No other call blocks, raises or prints.
+    Opening a session waits for pfod's answer, for at most ``setup_timeout_s``. Without an answer,
+    and if pfod refuses, the session is valid too: it logs one warning (logger ``pfo_gpu``),
+    training runs at default clocks, and the session keeps trying in the background.
 
-    A session of the same job, rank and GPU that this process has open, as a notebook that runs a cell again
-    has, is closed first. If another session of this process holds the GPU, :attr:`problem` names it.
+    The calls of the training loop print nothing and raise nothing but what Ctrl-C raises. They do
+    not block, except with ``sync="device"``, or while CUDA's launch queue is full.
+
+    If this process has a session of the same job, rank and GPU open, as a notebook that runs a cell
+    again has, opening a new one closes it first. If another session of this process holds the GPU,
+    :attr:`problem` names it.
 
     In a process forked from the one that opened it, and as a copy or after unpickling, a session
     does nothing.
 
     Args:
-        job: The job's name, the same in all of its ranks; else as :func:`pfo_gpu.job.agreed_name` finds it.
-        gpu: The GPU: a UUID (``GPU-…``), a PCI bus id, or a CUDA ordinal of this process, as number,
-            ``cuda:1`` or ``torch.device``; else ``PFO_GPU``, else PyTorch's current device if it is
-            not 0, else the only GPU on which this process has a CUDA context, that it sees or that it
-            may open, else the launcher's local rank. If nothing says which, there is no lease.
-        socket: The daemon's socket; else ``PFO_SOCKET``, else ``/run/pfo/pfod.sock``.
-        rank: The global rank; else that of ``torch.distributed`` if it is initialized, else that of the
-            launcher (``torchrun``, Open MPI, PMI, Slurm), else 0.
+        job: The job's name, the same in all of its ranks; defaults to that of
+            :func:`pfo_gpu.job.agreed_name`, which may wait for the other ranks.
+        gpu: The GPU: a UUID (``GPU-…``), a PCI bus id, or a CUDA ordinal of this process, as
+            number, ``cuda:1`` or ``torch.device``. Defaults to ``PFO_GPU``, else to PyTorch's
+            current device unless that is 0, else to the only GPU on which this process has a CUDA
+            context, else to the only one in ``CUDA_VISIBLE_DEVICES``, else to the launcher's local
+            rank, else to the only GPU that this process may open or that the node has. If none of
+            these names a GPU, or if CUDA context and local rank contradict each other, there is no
+            lease.
+        socket: The socket of pfod; defaults to ``PFO_SOCKET``, else to ``/run/pfo/pfod.sock``.
+        rank: The global rank; defaults to that of ``torch.distributed`` if it is initialized, else
+            to that of the launcher (``torchrun``, Open MPI, PMI, Slurm), else to 0.
         pp_rank: The pipeline stage, counted from 0.
         dp_rank: The data-parallel rank.
         tp_rank: The tensor-parallel rank.
         pp_degree: The number of pipeline stages.
         dp_degree: The number of data-parallel replicas.
         tp_degree: The number of tensor-parallel shards.
-        num_microbatches: Of each step; None if it is unknown or varies.
+        num_microbatches: The microbatches of a step, at least 1; None if unknown or varying.
         first_step: The number of the first step; not 0 if training continues from a checkpoint.
-        setup_timeout_s: The longest time to wait for the daemon's answer, in seconds. Also the longest time to wait
-            until the daemon notices that this process has closed a session of the same GPU.
-        plan: The plan with which the job begins, the same for every rank: a file that ``pfoctl plan export``
-            wrote, or ``"auto"`` for the one that ``pfoctl plan load --for`` keeps for the job, if there is
-            one; else ``PFO_PLAN``. A plan that cannot be used is one warning, and the job trains at default
-            clocks. :attr:`plan_problem` returns the reason.
-        sync: When a call counts. ``"stream"``: when the GPU reaches this point of its current stream,
-            while the host runs ahead; work on other streams counts as far as the current stream waits for
-            it. ``"device"``: when the GPU has finished the work of all streams; the call waits for that
-            (PyTorch only). ``"cpu"``: at once, as always without CUDA.
-        stream: Returns the handle of the stream of the next work, for ``sync="stream"``. The default is
-            PyTorch's current stream, else CuPy's, and without either the legacy default stream.
+        setup_timeout_s: The longest time to wait for pfod's answer, in seconds. The session waits
+            for as long again until pfod notices that this process has closed a session of the same
+            GPU.
+        plan: The plan with which the job begins, the same for every rank: a file that ``pfoctl plan
+            export`` wrote, or ``"auto"`` for the plan that ``pfoctl plan load --for`` keeps for the
+            job, if there is one; defaults to ``PFO_PLAN``. If the plan cannot be used, one warning
+            says so, the job trains at default clocks, and :attr:`plan_problem` returns the reason.
+            Without a plan, a kept one is used as well, but only ``pfoctl status`` tells if it does
+            not fit.
+        sync: When a call counts. ``"stream"``: when the GPU reaches this point of its current
+            stream, while the host runs ahead; work on other streams counts as far as the current
+            stream waits for it. ``"device"``: when the GPU has finished the work of all streams;
+            the call waits for that (PyTorch only). ``"cpu"``: at once. Without CUDA, every call
+            counts at once.
+        stream: A function that returns the handle of the stream of the next work, for
+            ``sync="stream"``. The default is PyTorch's current stream, else CuPy's, and without
+            either the legacy default stream.
+
+    Raises:
+        ValueError: An argument, or a variable that replaces it, is invalid, or nothing names the
+            job.
+        TypeError: An argument is of another type.
 
     Attributes:
         job: The job's name.
         rank: The global rank.
-        was_replaced: Whether a later session of the same job, rank and GPU in this process has closed this one.
+        was_replaced: Whether a later session of the same job, rank and GPU in this process has
+            closed this one.
     """
 
     job: Optional[str] = None
@@ -177,7 +195,8 @@ class Session(_native.Session):
 
     @property
     def problem(self) -> Optional[_native.Problem]:
-        """Why there is no lease right now; None if there is one, or if the session is over."""
+        """Why there is no lease right now, or that pfod does not read this rank's events; else
+        None, also once closed."""
         problem = super().problem
         holder = self._holder_in_this_process(problem)
         if problem is None or holder is None and not self._waits_for_closed_one():
@@ -206,23 +225,28 @@ class Session(_native.Session):
         return _is_own(problem) and any(lease in problem.message for lease in list(_held))
 
     def in_words(self) -> str:
-        """Which rank of which job it is."""
+        """Rank and job, such as ``rank 3 of job llama-7b``."""
         return f"rank {self.rank} of job {self.job}"
 
     @property
     def is_quiet(self) -> bool:
-        """Whether something runs of which nothing is to be reported, such as an evaluation."""
+        """Whether something runs that is not to be reported, such as an evaluation."""
         return self._quiet > 0
 
     def _lease_in_words(self) -> str:
         return f"GPU {self.gpu} is held by job {self.job}, rank {self.rank} "
 
     def step(self) -> Span:
-        """A step: ``with session.step(): …``, or a decorator of the function that runs one."""
+        """Reports a step: ``with session.step(): …``, or a decorator of the function that runs
+        one."""
         return Span(self.step_begin, self.step_end)
 
     def instruction(self, name: Name, microbatch: Optional[int] = None, chunk: int = 0) -> Span:
-        """An instruction: ``with session.instruction("forward", microbatch=m): …``, or a decorator."""
+        """Reports an instruction: ``with session.instruction("forward", microbatch=m): …``, or a
+        decorator.
+
+        The arguments are those of :meth:`instruction_begin`.
+        """
         return Span(partial(self.instruction_begin, name, microbatch, chunk), self.instruction_end)
 
     def __repr__(self) -> str:

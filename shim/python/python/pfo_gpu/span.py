@@ -11,10 +11,10 @@ _Run = TypeVar("_Run", bound=Callable[..., Any])
 
 
 class Span(ContextDecorator):
-    """Begins where it is entered and ends where it is left, also by an exception.
+    """Reports a begin when it is entered and the end when it is left, also by an exception.
 
-    Used as a decorator it does so around each call of the function. A generator or coroutine function, whose
-    call returns before its work begins, is a ``TypeError``.
+    As a decorator, it does so around each call of the function. Decorating a generator or coroutine
+    function raises ``TypeError``: its call returns before its work begins.
     """
 
     __slots__ = ("_begin", "_end")
@@ -39,7 +39,8 @@ class Span(ContextDecorator):
 
 
 def returns_before_its_work(func: Callable[..., Any]) -> bool:
-    """Whether a call of a function returns before its work begins: it is a generator or coroutine function."""
+    """Whether a function is a generator or coroutine function, whose call returns before its work
+    begins."""
     while isinstance(func, partial):
         func = func.func
     # An object that is called is as its method.

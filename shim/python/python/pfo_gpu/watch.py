@@ -1,4 +1,4 @@
-"""Says once that a session is lost, that it is back, and that it reports nothing. No call of a training loop does."""
+"""Logs, from a thread, that a session is lost, that it is back, or that it reports nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _watcher: Optional[threading.Thread] = None
 
 
 class Watched:
-    """What has been said of a session."""
+    """What has been logged about a session."""
 
     def __init__(self, problem_code: Optional[int]) -> None:
         self._code = problem_code

@@ -25,7 +25,7 @@ _reported = Once()
 
 
 class Window:
-    """Measures what runs between its begin and its end: a ``with`` block, or each call of a function.
+    """Measures time and energy of a ``with`` block, or of each call of a decorated function.
 
     ::
 
@@ -33,9 +33,10 @@ class Window:
             train()
         print(epoch.time_s, epoch.energy_j)
 
-    ``async with`` and coroutine functions work, too. Windows may be nested and run in several threads. One that is
-    entered more than once adds up; :attr:`count` says how often it has ended. Energy is that of the whole GPUs
-    meanwhile, whoever used it.
+    ``async with`` and coroutine functions work, too. Windows may be nested and run in several
+    threads. A window that is entered more than once adds up; :attr:`count` says how often it has
+    ended. The energy is that of the whole GPUs in the meantime, including what other processes
+    used.
 
     Attributes:
         name: Its name.
@@ -54,22 +55,25 @@ class Window:
 
     @property
     def time_s(self) -> float:
-        """Seconds between begin and end, of all that have ended."""
+        """Seconds between begin and end, summed over all that have ended."""
         return self._time_ns / 1e9
 
     @property
     def energy_by_gpu_j(self) -> dict[str, float]:
-        """Joules of each GPU meanwhile, by its UUID."""
+        """Joules of each GPU in these times, by its UUID; not valid if :attr:`problem` has a
+        reason."""
         return {uuid: energy / 1e3 for uuid, energy in zip(self._gpus.uuids, self._energy_mj)}
 
     @property
     def energy_j(self) -> Optional[float]:
-        """Joules of all of the GPUs meanwhile; None if :attr:`problem` says why they are not known."""
+        """Joules of all of the GPUs together; None if the energy is not known, for the reason in
+        :attr:`problem`."""
         return None if self.problem else sum(self._energy_mj) / 1e3
 
     @property
     def power_w(self) -> Optional[float]:
-        """Mean power of all of the GPUs meanwhile, in watts."""
+        """Mean power of all of the GPUs together, in watts; None if it is not known or nothing has
+        ended."""
         return None if self.energy_j is None or not self._time_ns else self.energy_j / self.time_s
 
     @property
@@ -78,7 +82,7 @@ class Window:
         return self._gpus.problem
 
     def begin(self) -> None:
-        """As entering it."""
+        """Begins, as entering the window does. With ``sync``, it waits for the GPU first."""
         if self._sync:
             _wait_for_gpus()
         began = (time.perf_counter_ns(), self._gpus.read())
@@ -86,7 +90,8 @@ class Window:
             self._begun.setdefault(_here(), []).append(began)
 
     def end(self) -> None:
-        """As leaving it. Without a begin in the same thread or task nothing happens."""
+        """Ends, as leaving the window does. Without a begin in the same thread or task, it measures
+        nothing."""
         if self._sync:
             _wait_for_gpus()
         energy_mj, now_ns = self._gpus.read(), time.perf_counter_ns()
@@ -145,28 +150,32 @@ class Window:
 
 
 def window(name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync: bool = True) -> Window:
-    """A window over a block or a function: its time, and the energy of this process' GPUs meanwhile.
+    """Measures a block or a function: its time, and the energy of this process's GPUs in the
+    meantime.
 
-    It reads the energy counters of the driver, which every user may do, and changes nothing. Once it is made, it neither
-    raises nor prints in the measured program: :attr:`Window.problem` says why energy is not known, and one warning.
-    Counters are refreshed some ten times a second, so that the energy of a window below a second is inexact.
+    It reads the driver's energy counters, which every user may do, and changes nothing. If a
+    counter cannot be read, the window still measures time, one warning gives the reason, and so
+    does :attr:`Window.problem`. The driver refreshes the counters about ten times a second: the
+    energy of a window shorter than a second is inexact.
 
     Args:
         name: Its name.
-        gpus: UUIDs, PCI bus ids, or places among the GPUs that CUDA shows this process; else those of the open
-            sessions of this process, else ``PFO_GPU``, else PyTorch's current device where a launcher has started
-            several processes, else all that CUDA shows.
-        sync: Whether begin and end wait for the work that PyTorch has given to the GPU, as Zeus' do.
+        gpus: UUIDs, PCI bus ids, or indices among the GPUs that CUDA shows this process. Defaults
+            to the GPUs that this process leases, else to ``PFO_GPU`` (unless that is ``cuda:N``),
+            else to PyTorch's current device if ``LOCAL_RANK`` is set and PyTorch has initialized
+            CUDA, else to all that CUDA shows.
+        sync: Whether begin and end wait until PyTorch's current GPU has finished its work, as Zeus'
+            do.
 
     Raises:
-        TypeError: ``gpus`` is no list of numbers and texts, or a decorated function is a generator.
+        TypeError: ``gpus`` is no list of indices and texts, or a decorated function is a generator.
         ValueError: ``gpus`` is empty.
     """
     return Window(name, gpus=gpus, sync=sync)
 
 
 def _named(gpus: Iterable[_Gpu]) -> list[_Gpu]:
-    """Returns the GPUs that a caller names, and refuses what names none."""
+    """Returns the GPUs that a caller names. Raises TypeError or ValueError if they name none."""
     wanted = "expected a list of UUIDs, PCI bus ids or places among the GPUs that CUDA shows this process"
     if isinstance(gpus, (str, bytes, int)):
         raise TypeError(f"gpus: {wanted}, not {gpus!r}; write [{gpus!r}] for one of them")
@@ -181,12 +190,12 @@ def _named(gpus: Iterable[_Gpu]) -> list[_Gpu]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a window of Zeus' monitor returns."""
+    """What a window of :class:`Monitor` measured, as that of ``zeus.monitor``."""
 
     time: float
     """Seconds."""
     gpu_energy: dict[int, float]
-    """Joules of each GPU, by its place among those that CUDA shows this process."""
+    """Joules of each GPU, by its index among those that CUDA shows this process."""
     cpu_energy: None = None
     """Not measured."""
     dram_energy: None = None
@@ -199,16 +208,19 @@ class Measurement:
 
 
 class Monitor:
-    """Takes the place of ``zeus.monitor.ZeusMonitor`` for windows: the same calls, and the same figures.
+    """Replaces ``zeus.monitor.ZeusMonitor`` for windows: the same calls, and the same figures.
 
     Args:
-        gpu_indices: Places among the GPUs that CUDA shows this process; else all of them.
-        approx_instant_energy: Ignored: a counter that has not moved yet is 0 J.
+        gpu_indices: Indices among the GPUs that CUDA shows this process; defaults to all of them.
+        cpu_indices: Ignored.
+        approx_instant_energy: Ignored: a counter that has not moved yet gives 0 J.
         log_file: Ignored.
-        sync_execution_with: Only ``"torch"``; without PyTorch on a GPU there is nothing to wait for.
+        sync_execution_with: Ignored: windows wait for PyTorch's current GPU, and without PyTorch
+            for nothing.
 
     Raises:
         NvmlError: The energy of a GPU cannot be read.
+        ValueError: There is no GPU of one of the indices.
     """
 
     def __init__(
@@ -230,10 +242,10 @@ class Monitor:
         self._begun: dict[str, tuple[int, list[int]]] = {}
 
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
-        """Begins a window.
+        """Begins a window. With ``sync_execution``, it waits for the GPU first.
 
         Raises:
-            ValueError: One of this name is open.
+            ValueError: A window of this name is open.
         """
         if key in self._begun:
             raise ValueError(f"measurement window {key!r} is open already")
@@ -244,8 +256,11 @@ class Monitor:
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """Ends a window, in any thread, and returns what it measured; zeros if it is cancelled.
 
+        With ``sync_execution``, it waits for the GPU first. If a counter can no longer be read,
+        ``gpu_energy`` is empty, and one warning gives the reason.
+
         Raises:
-            ValueError: None of this name is open.
+            ValueError: No window of this name is open.
         """
         if sync_execution and not cancel:
             _wait_for_gpus()
@@ -280,7 +295,7 @@ class _Counters:
             self._fail(str(error))
 
     def read(self) -> list[int]:
-        """Millijoules of each GPU; nothing once one could not be read."""
+        """Millijoules of each GPU; empty once one could not be read."""
         if self.problem:
             return []
         try:
@@ -305,7 +320,7 @@ def _handle(gpu: _Gpu) -> ctypes.c_void_p:
 
 
 def _chosen() -> list[ctypes.c_void_p]:
-    """The GPUs of this process."""
+    """The GPUs that a window of this process measures by default."""
     from pfo_gpu.session import _open_sessions
 
     leased = {session.gpu for session in _open_sessions()} - {None}

@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 use crate::planner::Frontier;
 use crate::planner::error::refused;
 
-/// The energy that every plan of a pipeline takes at least.
+/// The least energy of a step that any plan of a pipeline can reach, by iteration time.
 #[pyclass(frozen, module = "pfo_gpu.planner")]
 pub(crate) struct Bound {
     pub(crate) bound: LowerBound,
@@ -17,8 +17,10 @@ pub(crate) struct Bound {
 
 #[pymethods]
 impl Bound {
-    /// The joules of a step of this iteration time, waiting included, that every plan takes at least. The
-    /// time is in seconds, or as `Frontier.at` takes it. No plan takes less than `fastest_s`.
+    /// The least energy of a step of this iteration time, in joules, waiting included.
+    ///
+    /// ``time_s`` is a number of seconds, or text as :meth:`Frontier.at` takes it. A time that is shorter
+    /// than :attr:`fastest_s` or invalid raises :class:`PlanError`.
     fn energy_j(&self, time_s: &pyo3::Bound<'_, PyAny>) -> PyResult<f64> {
         let deadline_s = match time_s.extract::<String>() {
             Ok(deadline) => self.frontier.get().seconds(&deadline)?,
@@ -37,7 +39,7 @@ impl Bound {
         Ok(self.bound.energy_j(deadline_s.max(fastest_s)))
     }
 
-    /// The same.
+    /// As :meth:`energy_j`.
     fn __call__(&self, time_s: &pyo3::Bound<'_, PyAny>) -> PyResult<f64> {
         self.energy_j(time_s)
     }
@@ -51,7 +53,7 @@ impl Bound {
         )
     }
 
-    /// The shortest possible iteration time.
+    /// The shortest possible iteration time, in seconds.
     #[getter]
     fn fastest_s(&self) -> f64 {
         self.bound.fastest_s()
@@ -65,13 +67,14 @@ impl Bound {
         Ok((again, (self.frontier.get().to_bytes(py)?,)))
     }
 
-    /// The iteration time of least energy.
+    /// The iteration time of least energy, in seconds.
     #[getter]
     fn cheapest_s(&self) -> f64 {
         self.bound.cheapest_s()
     }
 
-    /// The iteration time beyond which more time saves nothing, even where the pipeline waits anyway.
+    /// The iteration time, in seconds, beyond which more time saves nothing, even if the pipeline waits
+    /// for a straggler anyway.
     #[getter]
     fn slowest_s(&self) -> f64 {
         self.bound.slowest_s()

@@ -7,7 +7,7 @@ pyo3::create_exception!(
     pfo_gpu,
     PlanError,
     PyValueError,
-    "A profile, a plan, a frontier or a deadline that the planner refuses."
+    "The planner refuses a profile, plan, frontier, deadline or other argument; the message names it."
 );
 
 /// The exception that says what was refused, and why.

@@ -11,6 +11,10 @@
 - :func:`pfo_gpu.integrations.huggingface.follow` for the ``Trainer`` of Transformers
 - :func:`pfo_gpu.integrations.accelerate.follow` for an ``Accelerator``
 
-Each changes only the objects that it is given, never a class or a module of the framework. If something
-cannot be followed, one warning gives the reason, and training continues unchanged at default clocks.
+Each changes only the objects that it is given, never a class or a module of the framework. If an
+object cannot be followed, one warning gives the reason, and training continues unchanged at default
+clocks.
+
+Where ``follow`` opens the session, further arguments (``rank``) go to :class:`pfo_gpu.Session` and
+have precedence over the framework's values. If a session is given, they are ignored.
 """

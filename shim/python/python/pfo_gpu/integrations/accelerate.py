@@ -25,22 +25,29 @@ from pfo_gpu.session import Session
 
 
 def follow(accelerator: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
-    """Reports every forward, backward and optimizer's step of a training with an ``Accelerator``.
+    """Reports every forward, backward and optimizer step of a training with an ``Accelerator`` to a
+    session.
 
-    A step begins with the first forward of a model in training. It ends when each prepared optimizer has stepped,
-    or with the first forward after one has: where two optimizers take turns, as those of a GAN do, an iteration is
-    two steps. Accumulated microbatches belong to their step. ``accelerator.backward`` is the ``backward``. Models
-    that are evaluated, that run without gradients, or that ``torch.compile`` compiles after ``prepare``, are not
-    reported. What is prepared later is followed too. Followed a second time, an accelerator reports once; if the
-    first session is closed, to the new one.
+    A step begins with the first forward of a model in training, and contains accumulated
+    microbatches. It ends when as many optimizer steps have run as there are prepared optimizers, or
+    with the first forward after one: if two optimizers take turns, as those of a GAN do, an
+    iteration is two steps. ``accelerator.backward`` is the ``backward``. Models that are evaluated,
+    that run without gradients, or that ``torch.compile`` compiles after ``prepare``, are not
+    reported. Models and optimizers that are prepared later are followed, too. A second call for the
+    same accelerator changes nothing, unless it gives another session or the first one is closed:
+    the accelerator then reports to the new one.
 
     Args:
         accelerator: The accelerator, after ``prepare`` has returned models and optimizers.
-        session: The session; if there is none, one is opened with rank and GPU of the accelerator.
-        rank: Further arguments of the session, which have precedence.
+        session: The session; by default, one is opened with rank and GPU of the accelerator.
+        rank: Further arguments of the opened session, which have precedence.
 
     Returns:
-        The session, which lives as long as the accelerator; None if it cannot be followed.
+        The session, which lives as long as the accelerator; None if the accelerator cannot be
+        followed, as with Megatron-LM.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     former = reporter_of(getattr(accelerator, "backward", None))
     if isinstance(former, _Steps):
@@ -98,7 +105,7 @@ def _rank(accelerator: Any) -> dict[str, Any]:
 
 
 class _Steps(Reporter):
-    """Where one step ends and the next one begins, which no call of Accelerate says."""
+    """Finds where one step ends and the next one begins, because no call of Accelerate tells."""
 
     def __init__(self, session: Session, accelerator: Any) -> None:
         super().__init__("Accelerate", session, "accelerate")

@@ -1,4 +1,4 @@
-"""What a step must run, and what of it was reported."""
+"""Compares what a step must run with what was reported."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Expected(NamedTuple):
 
 
 class Account(NamedTuple):
-    """How to account for a step of something."""
+    """How to check a step of a followed object."""
 
     expected: Callable[[], Optional[Expected]] = lambda: None
-    """Returns what the step that ends must have run; None if that is not known."""
+    """Returns what the step that ends must have run; None if unknown."""
     reason: Callable[[], Optional[str]] = lambda: None
-    """Returns why something is missing, if that can be found out."""
+    """Returns why an instruction is missing; None if unknown."""
 
 
 def difference(counts: Mapping[str, int], expected: Expected) -> dict[str, str]:
-    """How the counted instructions of a step differ from what it must run: for each kind, in words."""
+    """How the counted instructions of a step differ from the expected ones: by kind, in words."""
     wanted = {
         "forwards": (_sum(counts, _FORWARDS), expected.forwards),
         "backwards": (_sum(counts, _BACKWARDS), expected.backwards),
@@ -44,7 +44,8 @@ def difference(counts: Mapping[str, int], expected: Expected) -> dict[str, str]:
 
 
 def nothing_of(counts: Mapping[str, int], has_reported: bool) -> dict[str, str]:
-    """The same where nothing says what a step must run: its first one runs a forward or a backward at least."""
+    """The same if the expectation is unknown: the first step must run at least one forward or
+    backward."""
     if has_reported or _sum(counts, _FORWARDS) or _sum(counts, _BACKWARDS):
         return {}
     return {"forwards and backwards": "it ran no forward or backward in its first step"}

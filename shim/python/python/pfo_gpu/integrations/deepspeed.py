@@ -33,23 +33,27 @@ _NAMES: dict[str, Name] = {
 
 
 def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
-    """Reports everything that a ``PipelineEngine`` runs on this rank to a session, but transfers.
+    """Reports what a ``PipelineEngine`` runs on this rank to a session, except transfers.
 
-    ``engine.train_batch`` becomes a step, and each instruction of its schedule becomes one: ``load``,
-    ``forward``, ``backward``, at the end ``collective`` (both reductions of gradients, one after the other) and
-    ``optimizer_step``. This engine's map of instructions gets entries of its own, and the class keeps its map.
-    With ``DualPipeVEngine``, which runs them one at a time, the phase is the chunk. ``engine.eval_batch``
-    is not reported. Each step is accounted for: if it does not report every forward and backward once, one warning
-    names what is missing. Followed a second time, an engine reports once; if the first session is closed, to the
-    new one.
+    ``engine.train_batch`` becomes a step, and the instructions of its schedule become ``load``,
+    ``forward``, ``backward``, and at the end ``collective`` (both reductions of gradients, one
+    after the other) and ``optimizer_step``. Only this engine's map of instructions changes, not
+    that of its class. For ``DualPipeVEngine``, which runs instructions one at a time, the chunk is
+    the phase. ``engine.eval_batch`` is not reported. If a step does not report every forward and
+    backward once, one warning names the missing ones. A second call for the same engine changes
+    nothing, unless it gives another session or the first one is closed: the engine then reports to
+    the new one.
 
     Args:
         engine: The engine that ``deepspeed.initialize`` returned for a ``PipelineModule``.
-        session: The session; if there is none, one is opened with the ranks of the engine's grid.
-        rank: Further arguments of the session.
+        session: The session; by default, one is opened with the ranks of the engine's grid.
+        rank: Further arguments of the opened session, which have precedence.
 
     Returns:
         The session, which lives as long as the engine; None if the engine cannot be followed.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     name = type(engine).__name__
     former = reporter_of(getattr(engine, "train_batch", None))

@@ -22,22 +22,27 @@ from pfo_gpu.session import Session
 
 
 def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
-    """Reports every forward, backward and optimizer's step of a ``Trainer`` to a session.
+    """Reports every forward, backward and optimizer step of a ``Trainer`` to a session.
 
-    An optimizer's step, with all the microbatches that it accumulates, is a step. ``compute_loss`` is the
-    ``forward``, the backward of the trainer's accelerator the ``backward``, and the optimizer's step an
-    ``optimizer_step``. Evaluation is not reported. Followed a second time, a trainer reports once; if the first
-    session is closed, to the new one.
-
-    With DeepSpeed, the engine steps inside the last backward.
+    A step contains all microbatches that the optimizer accumulates, and its step. ``compute_loss``
+    is the ``forward``, the backward of the trainer's accelerator the ``backward``, and the
+    optimizer's step an ``optimizer_step``. With DeepSpeed, the optimizer steps inside the last
+    ``backward``. Evaluation is not reported. A second call for the same trainer changes nothing,
+    unless it gives another session or the first one is closed: the trainer then reports to the new
+    one.
 
     Args:
         trainer: The trainer, before ``train()``.
-        session: The session; if there is none, one is opened with rank and GPU of the trainer.
-        rank: Further arguments of the session, which have precedence; ``first_step`` if training continues.
+        session: The session; by default, one is opened with rank and GPU of the trainer.
+        rank: Further arguments of the opened session, which have precedence; ``first_step`` if
+            training continues.
 
     Returns:
-        The session, which lives as long as the trainer; None if the trainer cannot be followed.
+        The session, which lives as long as the trainer; None if the trainer cannot be followed, as
+        in a process that trains on several GPUs with ``DataParallel``.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     former = reporter_of(getattr(trainer, "compute_loss", None))
     if former is not None and goes_on(former, session):
@@ -105,7 +110,8 @@ def _callback_class() -> Any:
 
 
 class _Hooks:
-    """Says when a step and its optimizer's step begin and end; the names are those of Transformers' hooks."""
+    """Reports begins and ends of steps and optimizer steps; the names are those of Transformers'
+    hooks."""
 
     def __init__(self, reporter: Reporter, trainer: Any) -> None:
         self._reporter = reporter

@@ -25,9 +25,20 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Any:
-    """Adds the callback that :func:`callback` returns to a trainer, and returns it.
+    """Adds the callback that :func:`callback` makes to a trainer, and returns it.
 
-    A trainer that has one already keeps it. Returns None if the trainer is none of Lightning's.
+    A trainer that already has such a callback keeps it, and the call returns that one.
+
+    Args:
+        trainer: A ``Trainer`` of Lightning, before ``fit``.
+        session: As for :func:`callback`.
+        rank: As for :func:`callback`.
+
+    Returns:
+        The callback; None, after a warning, if the trainer is not Lightning's.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     require_session(session)
     require_arguments(rank)
@@ -44,18 +55,24 @@ def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Any:
 
 
 def callback(session: Optional[Session] = None, package: Optional[str] = None, **rank: Any) -> Any:
-    """A callback that reports a training: ``Trainer(callbacks=[callback()])``.
+    """Makes a callback that reports a training: ``Trainer(callbacks=[callback()])``.
 
-    The session opens when ``fit`` has started its ranks, with the rank and the GPU of the strategy, and closes
-    when ``fit`` ends; it is ``callback.following.session``. A step ends when an optimizer has stepped, with all
-    batches that it accumulates. ``training_step`` is the ``forward``, up to the backward; what an optimizer does
-    is an ``optimizer_step``. With manual optimization too; what ``training_step`` computes after a backward is
-    the next ``forward``. Validation is not reported. No hook raises.
+    The callback opens the session when ``fit`` has started its ranks, with the rank and the GPU of
+    the strategy, and closes it when ``fit`` ends; a given session stays open.
+    ``callback.following.session`` returns the session. A step contains all batches that an
+    optimizer accumulates, and ends after the batch in which it steps. ``training_step`` is the
+    ``forward``, up to the backward, and the optimizer's step is an ``optimizer_step``. With manual
+    optimization, what ``training_step`` computes after a backward is the next ``forward``.
+    Validation is not reported. No hook raises.
 
     Args:
-        session: The session; if there is none, one is opened when training starts.
-        package: The package whose trainer is meant, if both are loaded.
-        rank: Further arguments of the session, which have precedence.
+        session: The session; by default, one is opened when training starts.
+        package: ``lightning.pytorch`` or ``pytorch_lightning``, if both are loaded.
+        rank: Further arguments of the opened session, which have precedence.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
+        ImportError: Neither package is installed.
     """
     following = _Following(session, rank)
     loaded = [name for name in _PACKAGES if name in sys.modules]

@@ -1,4 +1,4 @@
-"""The schedules of Megatron-Core, by way of the timers that they start and stop."""
+"""The schedules of Megatron-Core, through the timers that they start and stop."""
 
 from __future__ import annotations
 
@@ -24,24 +24,30 @@ def follow(
 ) -> Optional[Session]:
     """Reports every forward and backward that Megatron-Core's schedules run to a session.
 
-    The schedules start and stop timers around each, and around the reduction of gradients, which is a
-    ``collective``. The timers keep measuring at their log level and also report to the session. What runs
-    without gradients or with ``forward_only`` is not reported. Followed a second time, timers report once; if
-    the first session is closed, to the new one.
+    The schedules start and stop a timer around each, and around the reduction of gradients, which
+    is a ``collective``. The timers keep measuring at their log level, and also report to the
+    session. Steps without gradients or with ``forward_only`` are not reported. A second call for
+    the same timers changes nothing, unless it gives another session or the first one is closed: the
+    timers then report to the new one.
 
-    ``overlap_moe_expert_parallel_comm`` runs a forward and a backward at the same time and is not followed:
-    a GPU has one clock. Neither is a CUDA graph of the full iteration, whose launch starts no timer.
+    ``overlap_moe_expert_parallel_comm`` is not followed, because it runs a forward and a backward
+    at the same time and a GPU has one clock. Neither is a CUDA graph of the full iteration, because
+    its launch starts no timer.
 
     Args:
         config: The model's configuration.
-        timers: Its timers, if they are not in the configuration yet: Megatron-LM's ``get_timers()``.
-            Without timers the configuration gets some that measure nothing.
-        session: The session; if there is none, one is opened with the ranks of ``parallel_state``.
-        num_microbatches: Of each step, if Megatron-Core's calculator of it is not used.
-        rank: Further arguments of the session.
+        timers: Megatron-LM's ``get_timers()``, if the configuration does not have them yet. Without
+            any, the configuration gets timers that measure nothing.
+        session: The session; by default, one is opened with the ranks of ``parallel_state``.
+        num_microbatches: The microbatches of a step; defaults to the number of Megatron-Core's
+            calculator.
+        rank: Further arguments of the opened session, which have precedence.
 
     Returns:
         The session, which lives as long as the timers; None if the schedule cannot be followed.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     for name, reason in _reasons_against(config):
         refuse(name, reason)
@@ -101,7 +107,7 @@ def _words(value: object) -> list[str]:
 
 
 class _NotFollowed(Exception):
-    """A reason of ours."""
+    """The schedule cannot be followed; the message is the reason."""
 
 
 def _silent_timers() -> Any:

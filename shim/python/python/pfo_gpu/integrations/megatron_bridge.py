@@ -1,4 +1,4 @@
-"""Megatron-Bridge, and NeMo's recipes that train with it, by way of Megatron-Core's timers."""
+"""Megatron-Bridge, and NeMo's recipes that train with it, through Megatron-Core's timers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from pfo_gpu.session import Session
 
 
 def callback(session: Optional[Session] = None, **rank: Any) -> Callback:
-    """What follows a training of Megatron-Bridge: ``pretrain(config, forward_step, callbacks=[callback()])``.
+    """Makes a callback that follows a training: ``pretrain(config, forward_step,
+    callbacks=[callback()])``.
 
-    When training starts, it does what :func:`pfo_gpu.integrations.megatron.follow` does, with the model, the
-    timers and the step of Megatron-Bridge. Nothing that it does raises.
+    When training starts, the callback calls :func:`pfo_gpu.integrations.megatron.follow` with the
+    model, the timers and the step of Megatron-Bridge. It raises nothing then.
 
     Args:
-        session: The session; if there is none, one is opened when training starts.
-        rank: Further arguments of the session, which have precedence.
+        session: The session; by default, one is opened when training starts.
+        rank: Further arguments of the opened session, which have precedence; also
+            ``num_microbatches``.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     return Callback(session, rank)
 
 
 class Callback:
-    """A callback of Megatron-Bridge, which takes every object that has methods with these names."""
+    """A callback of Megatron-Bridge, which accepts any object with methods of these names."""
 
     def __init__(self, session: Optional[Session], rank: dict[str, Any]) -> None:
         require_session(session)

@@ -24,18 +24,22 @@ from pfo_gpu.session import Session
 def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
     """Reports every forward and backward that a pipeline engine of Nanotron runs to a session.
 
-    ``trainer.training_step`` becomes a step. A stage receives activations and gradients inside its forwards and
-    backwards; the instruction begins when they are there, so that waiting for another stage is not a part of
-    it. The optimizer's step is an ``optimizer_step``. Validation is not reported. Followed a second time, a
-    trainer reports once; if the first session is closed, to the new one.
+    ``trainer.training_step`` becomes a step. A stage receives activations and gradients inside its
+    forwards and backwards; an instruction begins only when they have arrived, so it does not
+    contain the wait for another stage. The optimizer's step is an ``optimizer_step``. Validation is
+    not reported. A second call for the same trainer changes nothing, unless it gives another
+    session or the first one is closed: the trainer then reports to the new one.
 
     Args:
         trainer: The ``DistributedTrainer``, before ``train()``.
-        session: The session; if there is none, one is opened with the ranks of the trainer's groups.
-        rank: Further arguments of the session, which have precedence.
+        session: The session; by default, one is opened with the ranks of the trainer's groups.
+        rank: Further arguments of the opened session, which have precedence.
 
     Returns:
         The session, which lives as long as the trainer; None if the trainer cannot be followed.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     former = reporter_of(getattr(trainer, "training_step", None))
     if former is not None and goes_on(former, session):
@@ -102,7 +106,8 @@ def _group_rank(group: Any) -> int:
 
 
 def _first_block(model: Any) -> Any:
-    """The first of the blocks that this rank computes; those that are plain functions hardly compute."""
+    """The first module among the blocks of this rank; blocks that are plain functions hardly
+    compute."""
     import torch
 
     blocks = [module for module in model.modules() if isinstance(getattr(module, "pp_block", None), torch.nn.Module)]
@@ -112,7 +117,8 @@ def _first_block(model: Any) -> Any:
 
 
 class _Pipeline:
-    """Where in a forward or backward the engine is: it waits for another stage first, and then computes."""
+    """Tracks whether a forward or backward of the engine still waits for another stage, or
+    computes."""
 
     def __init__(self, reporter: Reporter, is_last: bool) -> None:
         self.reporter = reporter

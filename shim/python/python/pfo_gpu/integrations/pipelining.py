@@ -28,7 +28,7 @@ from pfo_gpu.session import Session
 
 
 class Stage(Protocol):
-    """The used part of a ``PipelineStage``."""
+    """The part of a ``PipelineStage`` that ``follow`` uses."""
 
     @property
     def stage_index(self) -> int: ...
@@ -45,14 +45,14 @@ class Stage(Protocol):
 
 
 class Optimizer(Protocol):
-    """The used part of an optimizer, or of what holds several."""
+    """The part of an optimizer, or of a container of several, that ``follow`` uses."""
 
     @property
     def step(self) -> Run: ...
 
 
 class Schedule(Protocol):
-    """The used part of a schedule."""
+    """The part of a schedule that ``follow`` uses."""
 
     @property
     def step(self) -> Run: ...
@@ -70,37 +70,42 @@ def follow(
     """Reports everything that a schedule computes on this rank to a session.
 
     ``schedule.step`` becomes a step, and each computation of a microbatch becomes an instruction:
-    ``forward``, ``backward``, and in zero-bubble schedules ``backward_input`` and ``backward_weight``. If
-    the rank has several stages, the first of them is chunk 0. Where a stage is sharded (FSDP2), the
-    reduction of its gradients at the end of a step is a ``collective``. ``schedule.eval`` is not reported.
-    A step counts however it is run: by a method that was taken before, or by ``_step_microbatches``.
+    ``forward``, ``backward``, and in zero-bubble schedules ``backward_input`` and
+    ``backward_weight``. If the rank has several stages, the first of them is chunk 0. If a stage is
+    sharded (FSDP2), the reduction of its gradients at the end of a step is a ``collective``.
+    ``schedule.eval`` is not reported. A direct call of ``schedule._step_microbatches`` is a step,
+    too.
 
-    A forward and a backward that ``ScheduleDualPipeV`` pairs run one after the other, as two instructions.
-    Functions of the trainer's own (``schedule.register_custom_function``) are followed as what they run; one that
-    overlaps a pair is a ``forward_backward`` with the microbatch and the chunk of its backward: a GPU has one
-    clock at a time.
+    A forward and a backward that ``ScheduleDualPipeV`` pairs run one after the other, as two
+    instructions. The trainer's own functions (``schedule.register_custom_function``) are reported
+    as the action that they run; a function that overlaps a pair is a ``forward_backward`` with the
+    microbatch and the chunk of its backward, because a GPU has one clock at a time.
 
-    Each step is accounted for: if it does not report every forward and backward of its microbatches and stages
-    once, one warning names what is missing.
+    If a step does not report every forward and backward of its microbatches and stages once, one
+    warning names the missing ones.
 
-    Followed a second time, a schedule reports once; if the first session is closed, to the new one.
+    A second call for the same schedule changes nothing, unless it gives another session or the
+    first one is closed: the schedule then reports to the new one.
 
     Args:
-        schedule: The schedule, or an object that runs its ``schedule``. If it loads its order from a file, it must
-            have done so.
+        schedule: The schedule, or an object whose attribute ``schedule`` is one. A schedule that
+            loads its order from a file must have loaded it.
         stages: The stage or stages with which it was made, if the schedule does not know them.
-        session: The session; if there is none, one is opened with what the stages, the mesh and the
-            schedule say: the ranks and their numbers, the GPU and the number of microbatches. It takes the place
-            of the rank's former one: where several schedules run, give the session of the first to the others.
-        mesh: The ``DeviceMesh`` of all ranks, whose dimensions ``pp`` and ``tp`` are those of a pipeline and
-            of tensor parallelism; every other one is data-parallel. Without a mesh, every pipeline of the
-            job counts as a data-parallel replica.
-        optimizer: The optimizer, whose ``step`` becomes an ``optimizer_step``, and the end of the step. Without
-            it, a step ends when ``schedule.step`` does.
-        rank: Further arguments of the session, which have precedence.
+        session: The session; by default, one is opened with ranks, degrees, GPU and number of
+            microbatches of the stages, the mesh and the schedule. It replaces an earlier session of
+            the rank: if several schedules run, give the session of the first to the others.
+        mesh: The ``DeviceMesh`` of all ranks, whose dimensions ``pp`` and ``tp`` are those of the
+            pipeline and of tensor parallelism; every other one is data-parallel. Without a mesh,
+            every pipeline of the job counts as a data-parallel replica.
+        optimizer: The optimizer, whose ``step`` becomes an ``optimizer_step`` and ends the step.
+            Without it, a step ends when ``schedule.step`` does.
+        rank: Further arguments of the opened session, which have precedence.
 
     Returns:
         The session, which lives as long as the schedule; None if the schedule cannot be followed.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     schedule = _inner(schedule)
     name = type(schedule).__name__
@@ -161,7 +166,8 @@ def _rank(schedule: Any, stage: Any, mesh: Any) -> dict[str, Any]:
 
 
 def _reporter(name: str, session: Session, stages: list[Stage], optimizer: Optional[Optimizer]) -> Reporter:
-    """That of another schedule of the session, if they share something: either of them may run it."""
+    """The reporter of another schedule of the session that shares a stage or the optimizer, else a
+    new one."""
     steps = [] if optimizer is None else [optimizer.step]
     for run in [*(stage.forward_one_chunk for stage in stages), *steps]:
         former = reporter_of(run)
@@ -239,7 +245,7 @@ _CUSTOM: dict[str, Name] = {
 
 
 def _custom_functions(reporter: Reporter, schedule: Any, stages: list[Stage]) -> list[Swap]:
-    """What reports the functions that a trainer has registered already, or registers later."""
+    """Swaps that report the functions that a trainer has registered, or registers later."""
     functions = getattr(schedule, "_comp_type_to_function_map", None)
     if functions is None or not hasattr(schedule, "register_custom_function"):
         return []

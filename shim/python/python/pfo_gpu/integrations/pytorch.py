@@ -33,26 +33,34 @@ def follow(
     mesh: Any = None,
     **rank: Any,
 ) -> Optional[Session]:
-    """Reports every forward, backward and optimizer's step of a training loop to a session.
+    """Reports every forward, backward and optimizer step of a training loop to a session.
 
-    A step begins with the first forward of the model in training, and ends when each optimizer has stepped; what it
-    accumulates belongs to it. The ``forward`` is the call of the model. The ``backward`` begins when the gradient of
-    the model's output is there, and ends with autograd's last work; what a model on this rank waits for inside them, as
-    FSDP for parameters, is a part of them. A model that is evaluated, or runs without gradients, is not reported.
-    Followed a second time, a loop reports once; if the first session is closed, to the new one.
+    A step begins with the first forward of the model in training, and contains accumulated
+    microbatches. It ends when as many optimizer steps have run as there are optimizers, or with the
+    first forward after one: if two optimizers take turns, as those of a GAN do, an iteration is two
+    steps. The ``forward`` is the call of the model. The ``backward`` begins when the gradient of
+    the model's output is computed, and ends with autograd's last work. Both contain what the model
+    waits for inside them, as FSDP for parameters. A model that is evaluated, that runs without
+    gradients, or that ``torch.compile`` compiles after this call, is not reported. A second call
+    for the same optimizer changes nothing, unless it gives another session or the first one is
+    closed: the loop then reports to the new one.
 
     Args:
-        model: The model that the loop calls, after ``DistributedDataParallel``, ``fully_shard`` or ``torch.compile``.
-        optimizer: Its optimizer, or several.
-        session: The session; if there is none, one is opened for the rank of ``torch.distributed`` and the GPU of the
-            model. Every rank counts as a replica.
-        mesh: The ``DeviceMesh`` of all ranks, if some of them are shards: dimension ``tp`` is that of tensor
-            parallelism.
-        rank: Further arguments of the session, which have precedence; ``num_microbatches`` if a step accumulates, and
-            ``first_step`` if training continues.
+        model: The model that the loop calls, after ``DistributedDataParallel``, ``fully_shard`` or
+            ``torch.compile``.
+        optimizer: Its optimizer, or a list or tuple of several.
+        session: The session; by default, one is opened for the rank of ``torch.distributed`` and
+            the GPU of the model.
+        mesh: The ``DeviceMesh`` of all ranks, whose dimension ``tp`` is that of tensor parallelism.
+            Without a mesh, every rank counts as a data-parallel replica.
+        rank: Further arguments of the opened session, which have precedence: ``num_microbatches``
+            if a step accumulates (default 1), and ``first_step`` if training continues.
 
     Returns:
         The session, which lives as long as the model; None if the loop cannot be followed.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     former = reporter_of(getattr(optimizers[0], "step", None)) if optimizers else None
@@ -97,7 +105,8 @@ class Loop(Reporter):
     _runs: Optional[Any] = None
 
     def take(self, model: Any, optimizers: Sequence[Any], swaps: Sequence[Swap] = (), ends_step: bool = True) -> None:
-        """Follows these, and swaps these in too; all or nothing. Without ``ends_step``, the caller ends steps."""
+        """Follows a model and its optimizers, and applies the swaps; all or nothing. Without
+        ``ends_step``, the caller ends steps."""
         self._of_all = len(optimizers) if ends_step else 0
         undo: list[Run] = []
         try:
@@ -129,7 +138,8 @@ class Loop(Reporter):
         self.begin("forward")
 
     def _end_interrupted(self) -> None:
-        """Ends what has failed or was interrupted: PyTorch then calls no hook."""
+        """Ends an instruction that has failed or was interrupted, for which PyTorch calls no
+        hook."""
         if self._in_backward or self._runs is not None:
             self._in_backward, self._runs = False, None
             self.end()
@@ -188,7 +198,7 @@ class Loop(Reporter):
 
 
 def _in_autograd() -> bool:
-    """Whether a backward computes a forward anew, of which that is a part."""
+    """Whether autograd runs: a forward is then the recomputation inside a backward."""
     import torch
 
     task = getattr(torch._C, "_current_graph_task_id", None)

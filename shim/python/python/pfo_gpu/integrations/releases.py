@@ -23,7 +23,8 @@ TESTED: dict[str, tuple[str, str]] = {
 
 
 def installed(distribution: str) -> Optional[str]:
-    """The release of a framework that is installed, if one is, and says which."""
+    """The installed release of a framework; None if there is none, or it does not tell its
+    release."""
     try:
         return metadata.version(distribution)
     except Exception:
@@ -32,13 +33,14 @@ def installed(distribution: str) -> Optional[str]:
 
 
 def is_tested(distribution: str, release: str) -> bool:
-    """Whether a release lies in the range that is tested."""
+    """Whether a release is within the tested range."""
     oldest, newest = TESTED[distribution]
     return _parts(oldest) <= _parts(release) <= _parts(newest)
 
 
 def in_words(distribution: str) -> str:
-    """What is installed of a framework, and what is tested: ``lightning 2.9.0; tested: 2.6.5 to 2.6.6``."""
+    """The installed and the tested releases of a framework: ``lightning 2.9.0 is untested; tested:
+    2.6.5 to 2.6.6``."""
     oldest, newest = TESTED[distribution]
     tested = oldest if oldest == newest else f"{oldest} to {newest}"
     release = installed(distribution)

@@ -1,4 +1,5 @@
-"""Which data-parallel replica and tensor-parallel shard a rank is, by PyTorch's groups and meshes."""
+"""Finds the data-parallel replica and tensor-parallel shard of a rank in PyTorch's groups and
+meshes."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from pfo_gpu.job import initialized_distributed
 
 
 def of_group(group: Any) -> dict[str, int]:
-    """The replica that the pipeline of a process group is, if all pipelines have the same form.
+    """The replica number of the pipeline of a process group; empty if its ranks are not evenly
+    spaced.
 
-    The ranks of a pipeline are equally far from each other, and so are those of every other one.
+    It assumes that the ranks of every other pipeline have the same spacing.
     """
     distributed = initialized_distributed()
     if distributed is None:
@@ -25,7 +27,7 @@ def of_group(group: Any) -> dict[str, int]:
 
 
 def of_mesh(mesh: Any) -> dict[str, int]:
-    """Replica and shard by a mesh whose dimensions have names."""
+    """The replica and shard numbers of this rank in a mesh whose dimensions have names."""
     ranks = {"dp_rank": 0, "dp_degree": 1, "tp_rank": 0, "tp_degree": 1}
     for dimension, name in enumerate(mesh.mesh_dim_names or ()):
         if name == "pp":

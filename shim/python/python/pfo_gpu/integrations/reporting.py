@@ -1,4 +1,4 @@
-"""Reports training steps and their instructions to a session, and no evaluation."""
+"""Reports training steps and their instructions to a session, but no evaluation."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ Swap = tuple[Any, str, Any]
 
 
 class Reporter(_native.Reporter):
-    """Reports the steps and instructions that it is put around to a session, and accounts for each step.
+    """Reports the steps and instructions of functions that it wraps to a session, and checks each
+    step.
 
     An instruction outside a step belongs to an evaluation and is not reported.
 
     Args:
-        framework: What warnings call what is followed.
+        framework: The name of the followed object, for warnings.
         session: The session.
-        distribution: What the framework is called on PyPI.
-        account: How to account for a step, unless :meth:`step` says how.
+        distribution: The name of the framework on PyPI.
+        account: How to check a step, unless :meth:`step` gives another way.
     """
 
     session: Session
@@ -82,14 +83,15 @@ class Reporter(_native.Reporter):
                 self._account()
 
     def interrupt_step(self) -> None:
-        """Leaves the step that goes on out of the account: it has failed."""
+        """Marks the open step as failed, so that it is not checked."""
         self._is_interrupted = True
 
     def _is_empty(self) -> bool:
         return not any(count for _, count in self.counts())
 
     def _account(self) -> None:
-        """Says once of each kind of instruction that the step that has ended did not report it as often as it ran."""
+        """Logs, once for each kind of instruction, that the last step did not report it as often as
+        it ran."""
         try:
             counts = dict(self.counts())
             expected = self.account.expected()
@@ -112,7 +114,7 @@ class Reporter(_native.Reporter):
             self._report_once("account", "the steps of %s cannot be accounted for: %r", self._framework, error)
 
     def _began_outside(self, name: str) -> None:
-        """Is called of an instruction that begins outside a step."""
+        """Is called with an instruction that begins outside a step."""
         if self.says_outside and _computes_gradients():
             self._report_once(
                 "outside",
@@ -128,7 +130,7 @@ class Reporter(_native.Reporter):
             logging.getLogger("pfo_gpu").warning(text, *arguments)
 
     def instruction(self, name: Name, run: Run, chunk: int = 0) -> Run:
-        """A function that runs and reports an instruction, whose microbatches are counted."""
+        """Wraps a function as an instruction, whose microbatches are counted."""
         return _native.InstructionCall(self, run, name, chunk)
 
     def step(
@@ -139,9 +141,10 @@ class Reporter(_native.Reporter):
         is_training: Callable[[], bool] = lambda: True,
         account: Optional[Account] = None,
     ) -> Run:
-        """A function that runs and reports a training step, which goes on until ``end_step`` if that is said.
+        """Wraps a function as a training step. With ``goes_on``, the step lasts until ``end_step``.
 
-        A step inside a step is a part of it, and one that is no training is not reported.
+        A step inside a step is part of it. A step for which ``is_training`` returns False is not
+        reported.
         """
         runs_alone = self.evaluation(run)
 
@@ -166,7 +169,7 @@ class Reporter(_native.Reporter):
         return reported
 
     def training(self, run: Run) -> Run:
-        """A function after which no step goes on, even if it is interrupted."""
+        """Wraps a function that ends the open step when it returns or raises."""
 
         def ended(*arguments: Any, **named: Any) -> Any:
             try:
@@ -180,7 +183,7 @@ class Reporter(_native.Reporter):
         return ended
 
     def evaluation(self, run: Run) -> Run:
-        """A function of which nothing is reported, even if it runs a step."""
+        """Wraps a function so that nothing in it is reported, not even a step."""
 
         def untold(*arguments: Any, **named: Any) -> Any:
             before, self.silent, session = self.silent, True, self.session
@@ -206,10 +209,10 @@ def _computes_gradients() -> bool:
 
 
 class Reported(_native.Reported):
-    """A method, or a function, that is also reported.
+    """A method, or a function, whose calls are reported.
 
-    A deep copy or a pickle of its owner has the method itself, of the copy: it acts on the copy, and is reported to
-    nobody. Its signature, ``__self__`` and ``__func__`` are those of the method.
+    A deep copy or a pickle of its owner has the plain method of the copy, which is not reported.
+    Signature, ``__self__`` and ``__func__`` are those of the method.
     """
 
     __wrapped__: Run
@@ -225,7 +228,8 @@ class Reported(_native.Reported):
 
     @property
     def __func__(self) -> Run:
-        """The function of the method: schedulers of learning rates put their own around an optimizer's."""
+        """The function of the method. Learning-rate schedulers wrap that of an optimizer's
+        ``step``."""
         run = self.run
 
         def unbound(_owner: Any, *arguments: Any, **named: Any) -> Any:
@@ -247,25 +251,27 @@ class Reported(_native.Reported):
 
 
 def reported_of(run: object) -> Optional[Reported]:
-    """What is reported of this, even if a scheduler of learning rates has put its own function around it."""
+    """The :class:`Reported` of a function, also inside the wrapper of a learning-rate scheduler;
+    None if it is not reported."""
     told = run if isinstance(run, Reported) else getattr(run, "pfo_reported", None)
     return told if isinstance(told, Reported) else None
 
 
 def plain(run: Run) -> Run:
-    """This without what reports it."""
+    """The function without its reporting wrapper."""
     told = reported_of(run)
     return run if told is None else told.run
 
 
 def reporter_of(run: object) -> Optional[Reporter]:
-    """What reports this already, if something does."""
+    """The reporter of a function; None if it is not reported."""
     told = reported_of(run)
     return None if told is None else told.reporter
 
 
 def put(reporter: Reporter, owner: Any, name: str, tells: Callable[[Run], Run]) -> list[Swap]:
-    """What has a method of an owner reported, instead of by what has reported it so far."""
+    """Swaps that have a reporter report a method of an owner, in the place of an earlier
+    reporter."""
     run = getattr(owner, name)
     told = reported_of(run)
     if told is None:
@@ -274,7 +280,7 @@ def put(reporter: Reporter, owner: Any, name: str, tells: Callable[[Run], Run]) 
 
 
 class Hook:
-    """A hook that PyTorch keeps with a module. Copies and pickles of the module have one that does nothing."""
+    """A hook of a PyTorch module. In copies and pickles of the module, it does nothing."""
 
     def __init__(self, told: Run) -> None:
         self.told = told
@@ -296,7 +302,7 @@ _do_nothing: Run = contextlib.nullcontext().__exit__
 
 
 def hook(register: Callable[[Hook], Any], kept: Mapping[int, Any], told: Run) -> Callable[[], None]:
-    """Has a module call this, instead of what it has called so far; returns what undoes that."""
+    """Sets the function that a module's hook calls; returns a function that undoes it."""
     former = next((one for one in kept.values() if isinstance(one, Hook)), None)
     if former is None:
         remove: Callable[[], None] = register(Hook(told)).remove
@@ -306,9 +312,9 @@ def hook(register: Callable[[Hook], Any], kept: Mapping[int, Any], told: Run) ->
 
 
 def open_session(described: dict[str, Any]) -> Optional[Session]:
-    """The session of a rank that framework and environment describe; None, with one warning, if they are wrong.
+    """Opens a session with these arguments; None, with one warning, if they are invalid.
 
-    Raises ``TypeError`` for an argument that no session has, which only the caller can have given.
+    Raises ``TypeError`` for an unknown argument, because only the caller can have given it.
     """
     try:
         return Session(**described)
@@ -320,13 +326,14 @@ def open_session(described: dict[str, Any]) -> Optional[Session]:
 
 
 def require_session(session: object) -> None:
-    """Raises ``TypeError`` at setup for what would raise in each call of the training loop."""
+    """Raises ``TypeError`` at setup for an object that is no session: it would raise in the
+    training loop."""
     if session is not None and not isinstance(session, Session):
         raise TypeError(f"session is a {type(session).__name__}, and not a pfo_gpu.Session")
 
 
 def require_arguments(rank: dict[str, Any]) -> None:
-    """Raises ``TypeError`` at setup for an argument that no session has, where a session is opened later."""
+    """Raises ``TypeError`` at setup for an unknown argument of a session that is opened later."""
     for name in rank:
         if name not in inspect.signature(Session.__init__).parameters:
             raise TypeError(f"pfo_gpu.Session has no argument {name!r}")
@@ -339,9 +346,9 @@ def report_to(
     swap: Callable[[Session], object],
     refused: Callable[[Exception], None],
 ) -> Optional[Session]:
-    """Has a framework report to a session, to one that is described if there is none; None if it cannot.
+    """Has a framework report to a session, which is opened if there is none; None if that fails.
 
-    What is followed already keeps what ``former`` has put around it.
+    If ``former`` reports already, only its session changes.
     """
     require_session(session)
     reported = open_session(described) if session is None else session
@@ -361,12 +368,13 @@ def report_to(
 
 
 def goes_on(reporter: Reporter, session: Optional[Session]) -> bool:
-    """Whether something that is followed already stays as it is when it is to be followed again."""
+    """Whether a second ``follow`` changes nothing: the session is open, and no other one is
+    given."""
     return not reporter.session.closed and session in (None, reporter.session)
 
 
 def swap_in(swaps: list[Swap]) -> None:
-    """Gives objects these attributes; all of them, or none if one of them fails."""
+    """Sets attributes of objects: all of them, or none if one fails."""
     done: list[tuple[Any, str, bool, Any]] = []
     try:
         for owner, name, value in swaps:
@@ -390,5 +398,5 @@ def refuse(framework: str, reason: str) -> None:
 
 
 def refuse_unknown(framework: str, expected: str, error: Exception) -> None:
-    """Logs that something is not what a framework has."""
+    """Logs that an object is not what pfo expects of a framework."""
     refuse(framework, f"it is not {expected} as pfo knows it ({type(error).__name__}: {error})")

@@ -14,21 +14,25 @@ from pfo_gpu.session import Session
 def follow(trainer: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
     """Reports every forward and backward of a torchtitan trainer to a session.
 
-    With a pipeline, as :func:`pfo_gpu.integrations.pipelining.follow` for the trainer's schedule, with the replica and
-    shard of the trainer's meshes, and the trainer's step. Each run of the schedule is a step: with
-    gradient accumulation, an optimizer's step has several.
+    With a pipeline, it calls :func:`pfo_gpu.integrations.pipelining.follow` for the trainer's
+    schedule, with replica and shard of the trainer's meshes, and the trainer's step number. Each
+    run of the schedule is a step: with gradient accumulation, the optimizer steps once in several
+    of these steps.
 
-    Without one, a job is one stage: ``train_step`` is a step, which begins with the ``load`` of its batches and ends
-    after its ``optimizer_step``. Where torchtitan runs forward and backward as one CUDA graph, they are one
-    ``forward_backward``.
+    Without a pipeline, the job is one stage. ``train_step`` is a step, which begins with the
+    ``load`` of its batches and ends after its ``optimizer_step``. If torchtitan runs forward and
+    backward as one CUDA graph, they are one ``forward_backward``.
 
     Args:
         trainer: torchtitan's ``Trainer``, after its creation and before ``train()``.
-        session: The session; if there is none, one is opened.
-        rank: Further arguments of the session, which have precedence.
+        session: The session; by default, one is opened.
+        rank: Further arguments of the opened session, which have precedence.
 
     Returns:
         The session, which lives as long as the trainer; None if the trainer cannot be followed.
+
+    Raises:
+        TypeError: ``session`` is no session, or a session has no argument of such a name.
     """
     schedule = getattr(trainer, "pp_schedule", None)
     if schedule is None:
@@ -94,7 +98,8 @@ def _passes(loop: Loop, has_graph: bool, run: Run) -> Run:
 
 
 def _replica(dims: Any) -> dict[str, int]:
-    """Replica and shard: ``batch`` is all of data parallelism, to which context parallelism counts too."""
+    """Replica and shard. The mesh ``batch`` has all of data parallelism; ranks of context
+    parallelism count as replicas, too."""
     batch, batches = _place(dims, "batch")
     context, contexts = _place(dims, "cp")
     shard, shards = _place(dims, "tp")

@@ -1,4 +1,4 @@
-"""The daemons of a node: what they measured, and what a job is to run.
+"""Ask the daemons of a node what they measured, tune a job, and change what it runs.
 
 ::
 
@@ -9,7 +9,8 @@
     print(tuned.saving, tuned.slowdown)
     print(node.status().job("llama-7b").windows)
 
-It requires neither ``pfoctl`` nor more rights than it: group ``pfo`` for one's own jobs.
+It does not require ``pfoctl``, and no other rights than ``pfoctl``: group ``pfo`` for one's own
+jobs.
 """
 
 from pfo_gpu._native import NodeError

@@ -1,4 +1,5 @@
-"""The daemons of a node for programs that run an event loop, such as a notebook with several cells at work."""
+"""The daemons of a node for programs with an event loop, such as a notebook that runs several cells
+at once."""
 
 from __future__ import annotations
 
@@ -35,9 +36,10 @@ def _awaited(
 
 
 class AsyncNode:
-    """The daemons of this node. Every method is that of :class:`Node`, to be awaited.
+    """The daemons of this node. It has every method of :class:`Node`, to be awaited.
 
-    A task that is cancelled waits no longer; what the daemons have begun goes on, as a tune and a sweep do.
+    Cancelling a task ends only the waiting: a tune or a sweep that has begun continues, a sweep for
+    as long as this program runs.
 
     Args:
         socket: As of :class:`Node`.
@@ -81,7 +83,8 @@ class AsyncNode:
         progress: Optional[Callable[[TuneProgress], object]] = None,
         **others: Any,
     ) -> Tuned:
-        """As :meth:`Node.tune`; ``progress`` is called on the thread of the event loop."""
+        """As :meth:`Node.tune`, whose further arguments it takes. It calls ``progress`` on the
+        thread of the event loop."""
         loop, over = asyncio.get_running_loop(), threading.Event()
 
         def show(now: TuneProgress) -> None:
@@ -103,7 +106,8 @@ class AsyncNode:
 
 
 async def _in_thread(call: Callable[[], _Answer]) -> _Answer:
-    """Runs a call in a thread that no interpreter waits for at its end, as it would for one of an executor."""
+    """Runs a call in a daemon thread: the interpreter waits for threads of an executor when it
+    ends."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Answer] = loop.create_future()
 

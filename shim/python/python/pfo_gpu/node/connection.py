@@ -1,4 +1,4 @@
-"""One question to a daemon, and its answer."""
+"""One request to a daemon, and its answer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def ask(
 
     Args:
         path: The daemon's socket.
-        frame: What makes a frame of a request.
-        request: The request, as JSON has it.
-        patience_s: The longest time to wait, in seconds; None for as long as it takes.
-        daemon: What the daemon is called in errors.
+        frame: Encodes a JSON request as a frame.
+        request: The request, as an object for JSON.
+        patience_s: The longest time to wait, in seconds; None for no limit.
+        daemon: The name of the daemon, for errors.
 
     Raises:
         NodeError: There is no answer, or the daemon refuses.

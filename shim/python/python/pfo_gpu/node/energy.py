@@ -1,4 +1,4 @@
-"""What a step takes, for an experiment tracker."""
+"""Time and energy of steps, for an experiment tracker."""
 
 from __future__ import annotations
 
@@ -21,32 +21,33 @@ _MOST_TRACKERS, _MOST_REPORTS = 8, 20
 
 @dataclass(frozen=True)
 class StepReading:
-    """What the steps of a job took on this node, over the last interval."""
+    """Time and energy of the steps of a job on this node, between two looks at ``pfod``."""
 
     step: int
-    """The step that the slowest rank began last."""
+    """The number of the step that the slowest rank began last."""
     steps: int
-    """The steps that were measured."""
+    """The number of steps that were measured."""
     time_s: float
-    """Mean time of a step, in seconds, as ``pfod`` measured it from each begin to the next."""
+    """Mean time of a step, from its begin to the next one's, of the slowest rank, in seconds."""
     energy_j: Optional[float]
-    """Mean energy of a step, of all of the job's GPUs on this node together, in joules; None if one of them has
-    no energy counter."""
+    """Mean energy of a step, of all of the job's GPUs on this node together, in joules; None if one
+    of them has no energy counter."""
     plan: Optional[int]
-    """The number of the plan; None at default clocks."""
+    """The number of the plan; None at default clocks, also while a plan is suspended."""
     saving: Optional[float]
-    """The share of the energy of a step that the plan saves, compared with the last window at default clocks;
-    None without a plan, or if default clocks were not measured."""
+    """The share of a step's energy that the plan saves: its last window compared with the last one
+    at default clocks. None without a plan, or if one of the two energies was not measured."""
     slowdown: Optional[float]
-    """The share by which a step takes longer, compared with the same window."""
+    """The share by which a step takes longer, by the same comparison; None without it."""
 
     @property
     def power_w(self) -> Optional[float]:
-        """Mean power of the job's GPUs on this node together, in watts."""
+        """Mean power of the job's GPUs on this node together, in watts; None if ``energy_j`` is."""
         return None if self.energy_j is None else self.energy_j / self.time_s
 
     def metrics(self) -> dict[str, float]:
-        """Its figures by the names that trackers show; those that are not known are left out."""
+        """The figures by name, such as ``pfo/step_energy_j``, without unknown ones; ``pfo/plan`` is
+        0 at default clocks."""
         figures = {
             "pfo/step_time_s": self.time_s,
             "pfo/step_energy_j": self.energy_j,
@@ -78,7 +79,8 @@ class _TakesLogs(Protocol):
 
 
 Tracker = Union[_TakesScalars, _TakesMetrics, _TakesLogs, Callable[[Mapping[str, float], int], object]]
-"""A ``SummaryWriter``, ``mlflow``, a run of ``wandb``, a logger of Lightning, or a function of metrics and step."""
+"""A ``SummaryWriter``, ``mlflow``, a run of ``wandb``, a logger of Lightning, an ``Accelerator``,
+or a function of metrics and step."""
 
 
 class StepEnergy:
@@ -91,14 +93,15 @@ class StepEnergy:
                 train(batch)
                 energy.log_to(writer, step)
 
-    A thread asks ``pfod`` every few seconds; :meth:`log_to` only hands on what it has found, and neither waits
-    nor raises. All ranks of a node get the same figures, so that one rank of each node is enough.
+    A thread asks ``pfod`` every ``every_s`` seconds. :meth:`log_to` only passes on the newest
+    reading, and neither waits for ``pfod`` nor raises; an error of either is logged once. All ranks
+    of a node get the same figures: one rank of each node is enough.
 
     Args:
         session: The session, or the name of a job.
-        node: The node's daemons; else those of :class:`Node`.
-        every_s: How often to ask, in seconds. Energy counters are refreshed 10 times a second, so that less
-            than 1 s is inexact.
+        node: The node's daemons; defaults to ``Node()``.
+        every_s: The time between two readings, in seconds, at least 0.1. The driver refreshes
+            energy counters 10 times a second: below 1 s, readings are inexact.
     """
 
     def __init__(
@@ -118,14 +121,21 @@ class StepEnergy:
 
     @property
     def latest(self) -> Optional[StepReading]:
-        """The newest reading; None before the first."""
+        """The newest reading; None before the first, which takes two looks with a whole step
+        between them."""
         return self._latest
 
     def log_to(self, tracker: Tracker, step: int) -> bool:
-        """Hands the newest reading to a tracker, unless this very object has it already.
+        """Logs the newest reading to a tracker, once: a second call with the same reading does
+        nothing.
+
+        Args:
+            tracker: The tracker.
+            step: The step under which the tracker stores the figures.
 
         Returns:
-            Whether there was one, and the tracker took it. What it raises is logged once.
+            Whether the tracker took a reading. An exception of the tracker is logged once, and
+            gives False.
         """
         reading, count = self._latest, self._count
         if reading is None or any(known is tracker and at == count for known, at in self._logged):
@@ -144,7 +154,7 @@ class StepEnergy:
             logging.getLogger("pfo_gpu").warning("%s", warning)
 
     def close(self) -> None:
-        """Asks no more."""
+        """Stops asking ``pfod``, without waiting for the thread."""
         self._closed.set()
 
     def __enter__(self) -> StepEnergy:
@@ -191,7 +201,7 @@ def _watch(watcher: weakref.ref[StepEnergy]) -> None:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The sums of a window, of which the status has the means."""
+    """The sums of a window; the status has the means."""
 
     steps: int
     time_s: float

@@ -1,4 +1,4 @@
-"""Questions to the daemons of a node."""
+"""Requests to the daemons of a node."""
 
 from __future__ import annotations
 
@@ -26,36 +26,39 @@ _SOCKET = "/run/pfo/pfod.sock"
 
 @dataclass(frozen=True)
 class Swapped:
-    """A swap that was decided or, with ``wait=True``, done."""
+    """A swap that was scheduled or, with ``wait=True``, done."""
 
     plan: Optional[PlanStatus]
     """The plan; None at default clocks."""
     step: int
     """The step at which every rank changes."""
     ranks: int
-    """The ranks on this node that take part."""
+    """The number of ranks on this node that change."""
     changed: int
     """How many of them have changed already."""
 
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A plan with which a job begins whenever it starts anew."""
+    """A plan with which every new run of a job begins."""
 
     job: str
     """The job's name."""
     uid: int
-    """Whose it is."""
+    """The user id of its owner."""
     label: str
-    """What the plan is called in status."""
+    """The name of the plan in the status."""
     stages: int
-    """Its number of stages."""
+    """The number of stages."""
     num_microbatches: int
-    """The microbatches of a step."""
+    """The number of microbatches of a step."""
     state: str
-    """What has become of it: ``"Ready"``, ``"Unready"``, ``"Begun"``, ``"NextRun"`` or ``"Refused"``."""
+    """``"Ready"``: ``pfod`` has the plan. ``"Unready"``: ``pfod`` does not have it yet, or the job
+    has just left this node. ``"Begun"``: the job runs and began with it. ``"NextRun"``: the job
+    runs and began with something else; its next run begins with the plan. ``"Refused"``: the plan
+    does not fit."""
     refusal: Optional[str]
-    """Why the job did not or would not begin with it."""
+    """Why the job did not or would not begin with the plan, if ``state`` is ``"Refused"``."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +66,35 @@ class StoredProfile:
     """A profile that ``pfo-agent`` keeps."""
 
     model: str
-    """The model that was trained; the job's name if it was given none."""
+    """The model that was trained; the job's name unless the sweep named a model."""
     uid: int
-    """Whose job was measured."""
+    """The user id of the owner of the job that was measured."""
     gpus: str
     """The models of its GPUs."""
     partition: str
-    """How the model was divided among them."""
+    """How the model was divided among them, such as ``pp4-dp1-tp1-mb8``."""
     measured_unix_s: int
     """When its measurement ended, in seconds since 1970."""
 
 
 class Node:
-    """The daemons of this node. Every call opens a connection of its own, and may be made from any thread.
+    """The daemons of this node. Every call opens a connection of its own, and may be made from any
+    thread.
+
+    Every method raises :class:`NodeError` if the daemon does not answer, if it refuses, or if an
+    argument is out of range; the message gives the remedy. Where ``uid`` defaults to the caller's
+    own, an administrator's request also finds another user's job, if only one user has a job of
+    that name.
 
     Args:
-        socket: The socket of ``pfod``; else ``PFO_SOCKET``, else ``/run/pfo/pfod.sock``.
-        agent_socket: That of ``pfo-agent``; else ``PFO_AGENT_SOCKET``, else ``pfo-agent.sock`` beside the other.
-        patience_s: The longest time to wait for an answer, in seconds.
-
-    Every method raises :class:`NodeError` if the daemon does not answer, or refuses; the message says what to
-    do about it.
+        socket: The socket of ``pfod``; defaults to ``PFO_SOCKET``, else to ``/run/pfo/pfod.sock``.
+        agent_socket: The socket of ``pfo-agent``; defaults to ``PFO_AGENT_SOCKET``, else to
+            ``pfo-agent.sock`` beside the other.
+        patience_s: The longest time to wait for an answer, in seconds. :meth:`sweep`, :meth:`tune`,
+            :meth:`stop_tune` and calls with ``wait=True`` wait without a limit.
 
     Raises:
-        ValueError: ``patience_s`` is no time that can be waited.
+        ValueError: ``patience_s`` is negative or not finite.
     """
 
     def __init__(
@@ -104,7 +112,8 @@ class Node:
         self.patience_s = patience_s
 
     def status(self) -> Status:
-        """The daemon, the GPUs, and the jobs that the caller may see, with what was measured of them."""
+        """Returns the state of ``pfod``, the GPUs, and the jobs that the caller may see, with their
+        measurements."""
         return status_of.of_json(self._pfod("Status")["Status"])
 
     def swap(
@@ -117,31 +126,37 @@ class Node:
         wait: bool = False,
         uid: Optional[int] = None,
     ) -> Swapped:
-        """Changes what a job runs, at the same step on all of its ranks on this node.
+        """Changes what a job runs, at the same step on all of its ranks.
+
+        ``pfod`` refuses a job whose ranks are not all on this node; use ``pfoctl plan swap`` for those.
 
         Args:
             job: The job's name.
             plan: A plan, or the file of one; None for default clocks.
-            label: What to call the plan in the status; else the name of its file.
-            at_step: The step at which to swap, refused if a rank has begun it; else the first that no rank has
-                begun.
+            label: The name of the plan in the status; defaults to the name of its file, else to
+                ``"from Python"``.
+            at_step: The step at which to swap, which no rank may have begun; defaults to the first
+                that no rank has begun.
             wait: Return only when every rank has changed.
-            uid: Whose job; else the caller's own.
+            uid: The user id of the job's owner; defaults to the caller's own.
 
         Raises:
-            PlanError: The plan's file holds none.
-            NodeError: The daemon refuses; a plan that does not fit the job is refused with the first difference.
+            PlanError: The file is no plan.
+            OSError: The file cannot be read.
+            NodeError: ``pfod`` refuses; if the plan does not fit the job, the message has the first
+                difference.
         """
         target: object = "DefaultClocks" if plan is None else {"Table": requests.table(plan, label)}
         return self._swap(job, target, at_step, wait, uid)
 
     def rollback(self, job: str, *, wait: bool = False, uid: Optional[int] = None) -> Swapped:
-        """Changes a job back to what it ran before the last swap.
+        """Changes a job back to what it ran before the last swap. ``pfod`` refuses a
+        job whose ranks are not all on this node.
 
         Args:
             job: The job's name.
             wait: Return only when every rank has changed.
-            uid: Whose job; else the caller's own.
+            uid: The user id of the job's owner; defaults to the caller's own.
         """
         return self._swap(job, "Previous", None, wait, uid)
 
@@ -153,28 +168,35 @@ class Node:
     def keep(
         self, job: str, plan: Union[Plan, PathLike], *, label: Optional[str] = None, uid: Optional[int] = None
     ) -> KeptPlan:
-        """Keeps a plan with which the job begins whenever it starts anew, in the place of the former one, as
-        ``pfoctl plan load --for``. The job need not be there; one that trains goes on as it does.
+        """Keeps a plan with which every new run of a job begins, as ``pfoctl plan load --for``.
+
+        It replaces the plan that was kept for the job. The job need not run; a run that trains does
+        not change.
 
         Args:
             job: The job's name.
             plan: A plan, or the file of one.
-            label: What to call the plan in the status; else the name of its file.
-            uid: Whose job; else the caller's own.
+            label: The name of the plan in the status; defaults to the name of its file, else to
+                ``"from Python"``.
+            uid: The user id of the job's owner; defaults to the caller's own.
+
+        Raises:
+            PlanError: The file is no plan.
+            OSError: The file cannot be read.
         """
         request = {"job": requests.selector(job, uid), **requests.table(plan, label)}
         return _kept(self._agent({"FirstPlanLoad": request})["FirstPlan"])
 
     def kept_plans(self) -> list[KeptPlan]:
-        """The plans that are kept for jobs that the caller may see."""
+        """Returns the plans that are kept for jobs that the caller may see."""
         return [_kept(plan) for plan in self._agent("FirstPlans")["FirstPlans"]]
 
     def forget(self, job: str, *, uid: Optional[int] = None) -> KeptPlan:
-        """Keeps no plan for a job any more; returns the one that was kept."""
+        """Removes the plan that is kept for a job, and returns it."""
         return _kept(self._agent({"FirstPlanDrop": requests.selector(job, uid)})["FirstPlan"])
 
     def profiles(self) -> list[StoredProfile]:
-        """The profiles that ``pfo-agent`` keeps and the caller may see."""
+        """Returns the profiles that ``pfo-agent`` keeps and the caller may see."""
         stored = self._agent("Profiles")["Profiles"]
         return [
             StoredProfile(
@@ -192,13 +214,14 @@ class Node:
         gpus: Optional[str] = None,
         partition: Optional[str] = None,
     ) -> Profile:
-        """A stored profile.
+        """Returns a stored profile.
 
         Args:
-            model: The model that was trained: the job's name, unless the sweep was given another.
-            uid: Whose job was measured; else the caller's own.
-            gpus: The models of the GPUs, if there is more than one profile.
-            partition: How the model was divided among them, if there is more than one profile.
+            model: The model that was trained; the job's name unless the sweep named a model.
+            uid: The user id of the job's owner; defaults to the caller's own.
+            gpus: The models of the GPUs, as :class:`StoredProfile` has them; required to choose
+                between several profiles.
+            partition: How the model was divided among them; likewise.
         """
         selector = {"model": model, "uid": requests.user(uid), "gpus": gpus, "partition": partition}
         return requests.profile_of(self._agent({"ProfileRead": selector})["Profile"]["csv"])
@@ -216,21 +239,29 @@ class Node:
         reuse: bool = True,
         uid: Optional[int] = None,
     ) -> Profile:
-        """Measures a running job at one clock after the other, from the highest down, and returns its profile.
+        """Measures a running job at one clock after the other, from the highest down, and returns
+        its profile.
 
-        That takes minutes, during which the job is slower; an interrupted sweep pauses, and the next call
-        continues it.
+        The call blocks for minutes, during which the job is slower; afterwards the job runs at
+        default clocks. An interrupted sweep pauses, and the next call continues it.
 
         Args:
             job: The job's name.
-            model: The model that it trains, to find the profile by; else the job's name.
-            steps: Steps that are measured at each clock.
-            settling_steps: Steps that are left out after each change of the clock.
+            model: The name under which to store the profile; defaults to the job's name.
+            steps: The number of steps to measure at each clock, 1 to 10,000; more where the energy
+                counter needs them.
+            settling_steps: The number of steps to leave out after each change of the clock, 1 to
+                10,000.
             stride_mhz: The least distance of two clocks, in MHz.
-            min_mhz: No clock below this is tried, in MHz.
-            max_slowdown: End with the first clock at which a step takes more than this share longer.
-            reuse: Return a profile of the same that is stored already.
-            uid: Whose job; else the caller's own.
+            min_mhz: The lowest clock to try, in MHz.
+            max_slowdown: End after the first clock at which a step takes more than this share
+                longer than at default clocks, such as ``0.1``.
+            reuse: Return a stored profile of the same model, GPUs and partition instead, if there
+                is one.
+            uid: The user id of the job's owner; defaults to the caller's own.
+
+        Raises:
+            NodeError: The sweep was stopped or paused, or ``pfo-agent`` refuses it.
         """
         if max_slowdown is not None:
             max_slowdown = requests.number("max_slowdown", max_slowdown, 0, "0.1")
@@ -264,23 +295,29 @@ class Node:
         uid: Optional[int] = None,
         **terms: object,
     ) -> Tuned:
-        """Finds a plan for a running job, proves it on the job, and leaves the job running it, as ``pfoctl tune``.
+        """Finds a plan for a running job, proves it on the job, and leaves the job running it, as
+        ``pfoctl tune``.
 
-        The agent does it, and goes on if this program ends; calling it again watches the same tune. Without a
-        stored profile it sweeps the job first. That takes minutes.
+        The call blocks for minutes, until the tune ends. ``pfo-agent`` runs the tune, also after
+        this program has ended; another call watches the same tune. Without a stored profile, the
+        agent sweeps the job first.
 
         Args:
             job: The job's name.
-            max_slowdown: By what share a step may take longer than at default clocks.
-            profile: A profile; else the stored one.
-            order: An order file; else the order that the job runs.
-            guard: Whether the agent compares the plan with default clocks later on.
-            progress: Is called with each change; else a notebook shows it below the cell, a terminal as a line.
-            uid: Whose job; else the caller's own.
-            terms: Others of the terms of ``pfoctl tune --set``, such as ``rounds=2`` or ``sweep_stride=60``.
+            max_slowdown: The share by which a step may take longer than at default clocks.
+            profile: A profile, its file, or the contents of one as bytes; defaults to the stored
+                one.
+            order: An order file, or its contents as bytes; defaults to the order that the job runs.
+            guard: Whether the agent keeps comparing the plan with default clocks afterwards.
+            progress: A function to call with each change. By default, a notebook shows progress
+                below the cell, and a terminal as a line.
+            uid: The user id of the job's owner; defaults to the caller's own.
+            terms: Further terms of ``pfoctl tune --set``, such as ``rounds=2`` or
+                ``sweep_stride=60``.
 
         Raises:
             NodeError: The job cannot be tuned, or its tune was stopped or has failed.
+            OSError: A file cannot be read.
         """
         show = tuning.shown() if progress is None else progress
         given = tuning.terms_of({"max_slowdown": max_slowdown, "guard": guard, **terms})
@@ -301,10 +338,10 @@ class Node:
         return self._tuned(status, uid)
 
     def tuned(self, job: str, *, uid: Optional[int] = None) -> Tuned:
-        """Returns the result of the last tune of a job, which anybody may have started.
+        """Returns the result of the last tune of a job, whoever started it.
 
         Raises:
-            NodeError: There was none, it goes on, or it was stopped or has failed.
+            NodeError: There was no tune, or it still runs, was stopped or has failed.
         """
         found = [status for status in self._agent("Tunes")["Tunes"] if status["job"] == job and uid in (None, status["uid"])]
         if not found:
@@ -322,20 +359,22 @@ class Node:
         return tuning.tuned(job, tuning.progress_of(status).state, answer)
 
     def tunes(self) -> list[TuneProgress]:
-        """Every tune that the agent knows of and the caller may see."""
+        """Returns the progress of every tune that ``pfo-agent`` knows and the caller may see."""
         return [tuning.progress_of(status) for status in self._agent("Tunes")["Tunes"]]
 
     def stop_tune(self, job: str, *, uid: Optional[int] = None) -> None:
-        """Ends the tune of a job, which changes to default clocks."""
+        """Stops the tune of a job. The job changes to default clocks."""
         self._agent({"TuneStop": requests.selector(job, uid)}, wait=True)
 
     def guard(self, job: str, max_slowdown: Optional[float], *, uid: Optional[int] = None) -> None:
-        """Has the agent compare a job's plan with default clocks now and then, and end a plan that takes longer.
+        """Has the agent compare a job's plan with default clocks now and then, and end a plan that
+        takes longer.
 
         Args:
             job: The job's name.
-            max_slowdown: The share by which a step may take longer; None ends the guard.
-            uid: Whose job; else the caller's own.
+            max_slowdown: The share by which a step may take longer, 0 to 100, such as ``0.01`` for
+                1 %; None ends the guard.
+            uid: The user id of the job's owner; defaults to the caller's own.
         """
         if max_slowdown is not None:
             max_slowdown = requests.number("max_slowdown", max_slowdown, 0, "0.01 for 1 %")
@@ -344,24 +383,33 @@ class Node:
     def load_frontier(
         self, job: str, frontier: Frontier, *, label: str = "from Python", uid: Optional[int] = None
     ) -> None:
-        """Gives the agent the frontier of a job, from which it answers stragglers. :meth:`tune` does that itself."""
+        """Loads a frontier, from which the agent takes plans for stragglers of a job. :meth:`tune`
+        does so by itself.
+
+        Args:
+            job: The job's name.
+            frontier: The frontier.
+            label: The name of the frontier in the status.
+            uid: The user id of the job's owner; defaults to the caller's own.
+        """
         content = {"label": label, "frontier": list(frontier.to_bytes())}
         self._agent({"FrontierLoad": {"job": requests.selector(job, uid), **content}})
 
     def straggler(
         self, job: str, slowdown: Optional[float], *, wait: bool = False, uid: Optional[int] = None
     ) -> Swapped:
-        """Slows a job down to a straggler for which it waits anyway, and saves energy by that.
+        """Slows a job down to the pace of a straggler that it waits for anyway, which saves energy.
 
         Args:
             job: The job's name.
-            slowdown: How many times the fastest iteration the straggler takes, such as ``1.2``; None if it is gone,
-                and the job returns to what it ran before.
+            slowdown: The straggler's iteration time as a multiple of the fastest one, at least 1,
+                such as ``1.2``; None when the straggler is gone, and the job returns to what it ran
+                before.
             wait: Return only when every rank has changed.
-            uid: Whose job; else the caller's own.
+            uid: The user id of the job's owner; defaults to the caller's own.
 
         Raises:
-            NodeError: The daemon refuses, as without a frontier of the job.
+            NodeError: The agent refuses, for example because no frontier is loaded for the job.
         """
         if slowdown is not None:
             slowdown = requests.number("slowdown", slowdown, 1, "1.2")
@@ -369,7 +417,7 @@ class Node:
         return _swapped(self._agent({"Straggler": request}, wait)["Swapped"])
 
     def answer_stragglers(self, job: str, on: bool = True, *, uid: Optional[int] = None) -> None:
-        """Has the agent respond to ranks of a job that it finds slow, or stop that."""
+        """Switches on or off that the agent slows a job down to ranks that it finds slow."""
         self._agent({"StragglerAuto": {"job": requests.selector(job, uid), "on": on}})
 
     def savings(
@@ -381,14 +429,16 @@ class Node:
         until: Optional[float] = None,
         uid: Optional[int] = None,
     ) -> Savings:
-        """What plans have saved, by the ledger of the agent, as ``pfoctl savings``.
+        """Returns what plans have saved, by the ledger of the agent, as ``pfoctl savings``.
 
         Args:
-            job: Only jobs of this name.
-            by: What each row is of: ``"job"``, ``"user"``, ``"plan"``, ``"day"``, ``"partition"`` or ``"model"``.
-            since: Only what was measured from this time on, in seconds since 1970, as :func:`time.time` has it.
-            until: Only what was measured before.
-            uid: Only jobs of this user.
+            job: Count only jobs of this name.
+            by: What each row stands for: ``"job"``, ``"user"``, ``"plan"``, ``"day"`` (UTC),
+                ``"partition"`` (of the scheduler) or ``"model"`` (of the GPUs).
+            since: Count only measurements from this time on, in seconds since 1970, as
+                :func:`time.time` returns them; fractions are cut.
+            until: Count only measurements before this time, likewise.
+            uid: Count only jobs of this user id; defaults to all jobs that the caller may see.
         """
         times = {
             name: None if time_s is None else requests.whole(name, int(time_s), 64)
@@ -405,13 +455,15 @@ class Node:
         return Savings.of_json(by, self._agent({"Savings": query})["Savings"])
 
     def p2p_power(self, job: str, *, uid: Optional[int] = None) -> list[float]:
-        """What a GPU of each stage of a job draws while it only waits for its neighbour, in watts.
+        """Returns the P2P-blocking power of each stage of a job: what a GPU draws while it only
+        waits, in watts.
 
-        It is that of the GPU if it was measured, else that of its model.
+        It has the stages of this node, by number, each with the mean over its ranks. The power is
+        that of the rank's GPU if it was measured, else that of the GPU's model.
 
         Raises:
-            NodeError: There is no such job, or it is not known of one of the stages; ``pfoctl p2p measure``
-                measures it.
+            NodeError: There is no such job on this node, or the power of a GPU is not known;
+                ``pfoctl p2p measure`` measures it.
         """
         status = self.status()
         models = {gpu.uuid: gpu.model for gpu in status.gpus}
@@ -435,7 +487,7 @@ class Node:
 
 
 def job_in(status: Status, name: str, uid: Optional[int] = None) -> JobStatus:
-    """The job of a name; a :class:`NodeError` if there is none, as of what the daemons themselves refuse."""
+    """The job of a name. Raises :class:`NodeError` if there is none."""
     try:
         return status.job(name, uid)
     except KeyError as error:

@@ -1,4 +1,4 @@
-"""Parts of requests to the daemons, and of what they answer."""
+"""Parts of requests to the daemons, and of their answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def user(uid: Optional[int]) -> Optional[int]:
 
 
 def whole(name: str, number: int, bits: int = 32) -> int:
-    """The number as the daemons take it; what is read from their JSON does not know what it was called."""
+    """Checks a whole number of at most this many bits. Raises :class:`NodeError` with its name if
+    it is out of range."""
     whole = operator.index(number)
     if not 0 <= whole < 1 << bits:
         raise NodeError(f"{name} is {whole}; it must be a whole number from 0 to {(1 << bits) - 1}")
@@ -43,7 +44,8 @@ def whole(name: str, number: int, bits: int = 32) -> int:
 
 
 def number(name: str, number: float, least: float, example: str) -> float:
-    """The number, which is finite and at least so large."""
+    """Checks a number. Raises :class:`NodeError` with its name unless it is finite and at least
+    ``least``."""
     if isinstance(number, (str, bytes)) or not least <= number < math.inf:
         raise NodeError(f"{name} is {number!r}; it must be a number from {least:g} on, such as {example}")
     return float(number)

@@ -1,4 +1,4 @@
-"""What plans have saved, by the ledger of ``pfo-agent``."""
+"""What plans have saved, as the ledger of ``pfo-agent`` has it."""
 
 from __future__ import annotations
 
@@ -12,34 +12,40 @@ _COLUMNS = ("saved kWh", "from", "to", "saving", "steps", "hours")
 
 @dataclass(frozen=True)
 class SavedEnergy:
-    """What was measured under plans, and what it saved beside default clocks."""
+    """Steps under plans, their time and energy, and what they saved compared with default
+    clocks."""
 
     name: str
-    """The job, user, plan, day (in seconds since 1970), partition or model; ``"total"`` for all together."""
+    """The job, user, plan, day (its midnight UTC, in seconds since 1970), partition or model;
+    ``"total"`` for all together, and empty if the ledger does not know it."""
     uid: Optional[int]
-    """The owner of the job, where it has one."""
+    """The owner of the job, where a row has one."""
     steps: int
-    """Steps under plans."""
+    """The number of steps under plans."""
     time_s: float
-    """The time that they took, in seconds."""
+    """The time of these steps, in seconds."""
     energy_j: float
-    """The energy that they took, in joules."""
+    """The energy of these steps, in joules, of GPUs that have an energy counter."""
     saved_j: Optional[float]
-    """What was saved, most likely, in joules; None if no plan was compared with default clocks twice."""
+    """The estimate of the saving, in joules; None if no plan was compared with default clocks at
+    least twice."""
     low_j: Optional[float]
-    """The lower end of its 95 % interval."""
+    """The lower end of its 95 % interval, in joules."""
     high_j: Optional[float]
-    """The upper end."""
+    """The upper end of its 95 % interval, in joules."""
     is_shown: bool
-    """Whether that interval is above or below zero: what is not shown may be nothing."""
+    """Whether that interval excludes zero. If not, the saving may be nothing."""
     slowdown_s: Optional[float]
-    """How much longer than at default clocks the steps took, in seconds."""
+    """How much longer than at default clocks the steps of the compared part took, in seconds; below
+    0 if shorter, None if nothing was compared."""
     compared_j: float
-    """The part of the energy whose plan was compared."""
+    """The part of ``energy_j``, in joules, under plans that were compared with default clocks at
+    least twice."""
 
     @property
     def saving(self) -> Optional[float]:
-        """The share of the energy at default clocks that was saved."""
+        """The share of the energy at default clocks that the compared part saved; None if nothing
+        was compared."""
         return None if self.saved_j is None else self.saved_j / (self.saved_j + self.compared_j)
 
     def _cells(self) -> tuple[object, ...]:
@@ -53,13 +59,14 @@ class Savings:
     """What plans have saved."""
 
     by: str
-    """What each row is of."""
+    """What rows stand for, as :meth:`Node.savings` takes it."""
     rows: list[SavedEnergy]
-    """One for each."""
+    """One row for each job, user, plan, day, partition or model."""
     total: SavedEnergy
-    """All rows together. Its interval is no sum of theirs, whose errors are not independent."""
+    """All rows together. Its interval is not the sum of theirs, because their errors are not
+    independent."""
     problem: Optional[str]
-    """Why the ledger is not complete, if so."""
+    """Why the ledger is not complete or not kept on disk; None if all is well."""
 
     @classmethod
     def of_json(cls, by: str, report: dict[str, Any]) -> Savings:

@@ -14,19 +14,19 @@ class DaemonStatus:
     """The daemon itself."""
 
     version: str
-    """Its version."""
+    """The version of ``pfod``."""
     pid: int
-    """Its process."""
+    """Its process id."""
     uptime_s: float
     """Seconds since it started."""
     driver: Optional[str]
-    """The driver's version, if it could be loaded."""
+    """The driver's version; None if the driver could not be loaded."""
     driver_problem: Optional[str]
-    """What is wrong with the driver, if anything."""
+    """What is wrong with the driver; None if nothing is."""
     sessions: int
-    """Sessions open now."""
+    """The number of open sessions."""
     only_observes: bool
-    """Whether it sets nothing, so that plans are followed as if their clocks were set."""
+    """Whether ``pfod`` sets no clocks, and follows plans as if it did."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class GpuStatus:
     requested_mhz: Optional[int]
     """The SM clock that pfo locked, in MHz; None if pfo holds no lock."""
     observed_mhz: Optional[int]
-    """The SM clock that the driver reports, in MHz."""
+    """The SM clock that the driver reports, in MHz; None if it reports none."""
     power_w: Optional[float]
-    """The power that the driver reports, in watts."""
+    """The power that the driver reports, in watts; None if it reports none."""
     power_limit_w: Optional[int]
     """The power limit that pfo set, in watts; None if pfo set none."""
     leased: bool
-    """Whether somebody holds a lease of it."""
+    """Whether a session holds the lease of the GPU."""
     problem: Optional[str]
-    """What is wrong with the GPU, if anything."""
+    """What is wrong with the GPU; None if nothing is."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +60,35 @@ class PlanStatus:
     number: int
     """Counts the plans of the job from 1."""
     label: str
-    """Where it came from, as the client called it."""
+    """The name that the client gave the plan."""
     predicted_time_s: Optional[float]
-    """The step time that the plan predicts, in seconds."""
+    """The step time that the plan predicts, in seconds; None without a prediction."""
     predicted_energy_j: Optional[float]
-    """The step energy of all stages that the plan predicts, in joules."""
+    """The step energy that the plan predicts, in joules, of one rank of each stage; None without a
+    prediction."""
     suspended: Optional[str]
-    """Why the plan is suspended; the job then runs at default clocks."""
+    """Why the plan is suspended, while the job runs at default clocks; None if it is not."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """The measured part of a job's life under one plan, or none."""
+    """What was measured of a job while it ran one plan, or default clocks.
+
+    The first step under a plan and the last one before it are left out, because clocks still
+    settle.
+    """
 
     plan: Optional[PlanStatus]
     """The plan; None at default clocks."""
     ranks: int
-    """The ranks on this node that were measured."""
+    """The number of ranks on this node that were measured."""
     steps: int
-    """The fewest whole steps that a rank measured."""
+    """The number of whole steps, of the rank that has the fewest."""
     iteration_time_s: float
-    """Mean time of a step, of the slowest rank, in seconds."""
+    """Mean time from one step's begin to the next one's, of the slowest rank, in seconds."""
     iteration_energy_j: Optional[float]
-    """Mean energy of a step, of all ranks on this node together, in joules; None if one of their GPUs has no
-    energy counter."""
+    """Mean energy of a step, of all ranks on this node together, in joules; None if one of their
+    GPUs has no energy counter."""
 
 
 @dataclass(frozen=True)
@@ -93,59 +98,61 @@ class RankStatus:
     rank: int
     """The global rank."""
     stage: int
-    """Its stage."""
+    """Its pipeline stage, counted from 0."""
     pid: int
-    """Its process."""
+    """Its process id."""
     gpu_uuid: str
-    """Its GPU."""
+    """The UUID of its GPU."""
     step: Optional[int]
-    """The step that it began last."""
+    """The number of the step that it began last; None before the first."""
     plan: Optional[int]
-    """The number of the plan that it runs."""
+    """The number of the plan that it runs; None at default clocks."""
     mismatched_steps: int
-    """Steps in which its instructions did not follow the plan."""
+    """The number of steps whose instructions did not follow the plan."""
     last_mismatch: Optional[str]
-    """The last mismatch, in words."""
+    """The last of these mismatches, in words."""
     lost_events: int
-    """Events that the rank could not deliver."""
+    """The number of events that the rank could not deliver."""
     untimed_calls: int
-    """Calls that counted when the host made them, because they could not be timed on the GPU."""
+    """The number of calls, up to the last step begun, that counted at once because they could not
+    be timed on the GPU."""
     energy_j: Optional[float]
-    """Joules of its GPU since the session began; None if that has no energy counter."""
+    """The energy of its GPU since the session began, in joules; None if the GPU has no energy
+    counter."""
     clock_changes: int
-    """Clock changes asked of the driver."""
+    """The number of clock changes that ``pfod`` asked of the driver."""
     problem: Optional[str]
-    """What is wrong, if anything."""
+    """What is wrong; None if nothing is."""
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """One job, as far as its ranks are on this node."""
+    """The part of a job that runs on this node."""
 
     job: str
     """The name."""
     uid: int
-    """Whose it is."""
+    """The user id of its owner."""
     pp_degree: int
     """The number of pipeline stages."""
     plan: Optional[PlanStatus]
     """The plan that the job runs; None at default clocks."""
     loaded: Optional[PlanStatus]
-    """The plan that is loaded and waits for a swap."""
+    """The plan that is loaded and waits for a swap; None if there is none."""
     swap_at_step: Optional[int]
-    """The step at which a swap that is under way takes place."""
+    """The step at which a pending swap takes place; None without one."""
     energy_j: Optional[float]
-    """Joules that the job's GPUs on this node used while they were leased; None if one of them has no energy
-    counter."""
+    """The energy of the job's GPUs on this node while they were leased, in joules; None if one of
+    them has no energy counter."""
     windows: list[Window]
-    """What was measured under each plan, oldest first, the last one running on."""
+    """What was measured under each plan, oldest first; the last one still grows."""
     ranks: list[RankStatus]
-    """The ranks on this node, in the order of their numbers."""
+    """The ranks on this node, by global rank."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Everything that ``pfod`` reports."""
+    """What ``pfod`` reports about itself, the GPUs and the jobs of the node."""
 
     daemon: DaemonStatus
     """The daemon."""
@@ -167,10 +174,14 @@ class Status:
         )
 
     def job(self, name: str, uid: Optional[int] = None) -> JobStatus:
-        """The job of a name, and of a user if several have one.
+        """The job of a name.
+
+        Args:
+            name: The job's name.
+            uid: The user id of its owner; required if several users have a job of this name.
 
         Raises:
-            KeyError: There is none, or several users have one and none is named.
+            KeyError: There is no such job, or several users have one and ``uid`` is not given.
         """
         found = [job for job in self.jobs if job.job == name and uid in (None, job.uid)]
         if not found:
@@ -190,7 +201,7 @@ def _newest(job: JobStatus) -> tuple[Optional[str], Optional[str]]:
 
 
 def of_json(status: dict[str, Any]) -> Status:
-    """The status in an answer. What a newer daemon adds is left out."""
+    """The status in an answer, without fields that only a newer daemon has."""
     return Status(
         daemon=_record(DaemonStatus, status["daemon"]),
         gpus=[_record(GpuStatus, gpu) for gpu in status["gpus"]],

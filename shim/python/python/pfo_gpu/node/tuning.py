@@ -1,4 +1,4 @@
-"""Tuning a job, which ``pfo-agent`` does by itself: this starts it, watches it, and reads what came of it."""
+"""Starts a tune by ``pfo-agent``, watches it, and reads its result."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ class TuneProgress:
     job: str
     """The job."""
     state: str
-    """What it does: ``"profile"``, ``"calibration"``, ``"default_clocks"``, ``"planning"``, ``"search"``, ``"proof"``;
-    or how it ended: ``"kept"``, ``"kept_uncertain"``, ``"nothing_kept"``, ``"stopped"``, ``"failed"``."""
+    """What the tune does: ``"profile"``, ``"calibration"``, ``"default_clocks"``, ``"planning"``,
+    ``"search"``, ``"proof"``; or how it ended: ``"kept"``, ``"kept_uncertain"`` (the slowdown is
+    most likely, but not certainly, within the limit), ``"nothing_kept"``, ``"stopped"``,
+    ``"failed"``."""
     is_over: bool
     """Whether it has ended."""
     now: str
-    """What is being done, in words."""
+    """The current work, in words."""
     done: float
-    """How much of that is done, from 0 to 1."""
+    """The share of this work that is done, 0 to 1."""
     remaining_s: Optional[float]
-    """How long that will still take, in seconds, where it is known."""
+    """How long this work will still take, in seconds; None if unknown."""
     saving: Optional[float]
-    """The share of energy that the best plan so far saves."""
+    """The share of energy that the best plan so far saves; None before there is one."""
     remarks: list[str]
-    """What a person should read."""
+    """Remarks for people, oldest first."""
 
     def __str__(self) -> str:
         left = "" if self.remaining_s is None else f", {self.remaining_s:.0f} s left"
@@ -43,7 +45,7 @@ class TuneProgress:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of a tune."""
+    """The result of a tune."""
 
     job: str
     """The job."""
@@ -52,24 +54,27 @@ class Tuned:
     plan: Optional[Plan]
     """The plan that the job runs; None at default clocks and under power limits."""
     frontier: Optional[Frontier]
-    """The frontier that the plan is from."""
+    """The frontier that the plan is from, if any."""
     is_certain: bool
-    """Whether the measurement proves that the plan is within the allowed slowdown, or it is only most likely."""
+    """Whether the measurements prove that the plan keeps the allowed slowdown. False if that is
+    only most likely, and at default clocks."""
 
     @property
     def kept(self) -> Optional[str]:
-        """What the plan is called that the job runs; None at default clocks."""
+        """The label of the plan or power limits that the job runs; None at default clocks."""
         kept = self.report["kept"]
         return None if kept is None else str(kept["label"])
 
     @property
     def saving(self) -> Optional[float]:
-        """The share of a step's energy that the plan saves; None at default clocks."""
+        """The share of a step's energy that the plan saves; None at default clocks or if not
+        measured."""
         return self._of_kept("saving")
 
     @property
     def slowdown(self) -> Optional[float]:
-        """The share by which a step takes longer under the plan; None at default clocks."""
+        """The share by which a step takes longer under the plan; None at default clocks or if not
+        measured."""
         return self._of_kept("slowdown")
 
     def _of_kept(self, what: str) -> Optional[float]:
@@ -106,7 +111,7 @@ class Tuned:
 
 
 def progress_of(status: dict[str, Any]) -> TuneProgress:
-    """A status in an answer."""
+    """The progress in an answer."""
     state = status["state"]
     end = state.get("ended") if isinstance(state, dict) else None
     if isinstance(end, dict):
@@ -119,7 +124,7 @@ def progress_of(status: dict[str, Any]) -> TuneProgress:
 
 
 def refusal_of(status: dict[str, Any]) -> Optional[str]:
-    """Why a tune has failed, if it has."""
+    """Why a tune was stopped or has failed; None otherwise."""
     state = status["state"]
     end = state.get("ended") if isinstance(state, dict) else None
     if end == "stopped":
@@ -145,7 +150,7 @@ def tuned(job: str, state: str, answer: dict[str, Any]) -> Tuned:
 
 
 def terms_of(given: dict[str, object]) -> list[int]:
-    """The terms as JSON. What cannot be JSON is named."""
+    """The terms as JSON, in bytes. Raises :class:`NodeError` if JSON cannot hold one."""
     try:
         return list(json.dumps({name: value for name, value in given.items() if value is not None}).encode())
     except TypeError as error:
@@ -153,7 +158,8 @@ def terms_of(given: dict[str, object]) -> list[int]:
 
 
 def shown() -> Callable[[TuneProgress], object]:
-    """What shows progress where the caller looks: below the cell of a notebook, else on a terminal."""
+    """A function that shows progress: below the cell of a notebook, else as a line on a terminal,
+    else nowhere."""
     interactive = sys.modules.get("IPython")
     shell = getattr(interactive, "get_ipython", lambda: None)()
     if getattr(getattr(shell, "kernel", None), "session", None) is not None:

@@ -1,4 +1,4 @@
-"""From a measured profile to the time-energy frontier and its plans.
+"""Make plans: from a measured profile to the time-energy frontier and its plans.
 
 ::
 
@@ -9,7 +9,8 @@
     print(plan.time_s, plan.energy_j, frontier.bound().energy_j(plan.time_s))
     plan.write("plan.json")
 
-It is the planner of ``pfoctl plan``, with the same options and files, and requires no daemon and no GPU.
+This is the planner of ``pfoctl plan``, with the same options and files. It requires no daemon and
+no GPU.
 """
 
 from pfo_gpu._native import Bound, PlanError

@@ -1,4 +1,4 @@
-"""Numbers as callers give them: Python's own or NumPy's."""
+"""Checks whole numbers of callers, which may be Python's or NumPy's."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pfo_gpu._native import PlanError
 
 
 def count(name: str, number: SupportsIndex, bits: int = 32) -> int:
-    """A whole number that the planner can hold; what it makes of it is its own affair.
+    """Checks that a whole number is from 0 to 2**bits - 1. The planner checks its meaning.
 
     Raises:
         TypeError: It is no whole number.
-        PlanError: It is negative or far too large.
+        PlanError: It is out of range.
     """
     try:
         whole = operator.index(number)
@@ -27,6 +27,6 @@ def count(name: str, number: SupportsIndex, bits: int = 32) -> int:
 
 
 def counts(name: str, numbers: Union[SupportsIndex, Iterable[SupportsIndex]]) -> list[int]:
-    """One number, or several."""
+    """The same for one number, or several."""
     several = numbers if isinstance(numbers, Iterable) else [numbers]
     return [count(name, number) for number in several]

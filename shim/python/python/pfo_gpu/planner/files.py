@@ -1,4 +1,4 @@
-"""Files in and out. What is wrong with a file is said with its name."""
+"""Reads and writes files, and names them in errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(path: PathLike) -> bytes:
 
 @contextmanager
 def named(path: Optional[PathLike]) -> Iterator[None]:
-    """Names the file, if it is one, in what is refused of its contents."""
+    """Puts the name of the file, if there is one, before the message of a :class:`PlanError`."""
     try:
         yield
     except PlanError as error:
@@ -29,7 +29,7 @@ def named(path: Optional[PathLike]) -> Iterator[None]:
 
 
 def write(path: PathLike, contents: bytes) -> None:
-    """Replaces a file. It appears whole or not at all."""
+    """Replaces a file at once: readers see the old or the new contents."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         target.write_bytes(contents)

@@ -15,11 +15,11 @@ from pfo_gpu.planner.profile import Profile
 class Frontier:
     """The plans of a pipeline, fastest first.
 
-    :func:`pfo_gpu.plan` makes it, :meth:`read` reads what ``pfoctl plan optimize`` has written, and
-    :meth:`of_plans` is that of other plans. Of the plans of :attr:`points`, neither time nor energy can be
-    lowered without raising the other. ``len(frontier)``, ``frontier[i]``, slices and iteration have more
-    plans: those for pipelines that wait for a straggler. Each of them takes more energy than a faster plan, but
-    less than that plan with the wait until its time.
+    :func:`pfo_gpu.plan` makes a frontier, :meth:`read` reads a file of ``pfoctl plan optimize``,
+    and :meth:`of_plans` collects plans of other planners. From each plan of :attr:`points` to the
+    next, time rises and energy falls. ``len(frontier)``, ``frontier[i]``, slices and iteration also
+    have the slower plans for pipelines that wait for a straggler. Each of these takes more energy
+    than a faster plan, but less than that plan with the wait until its time.
     """
 
     def __init__(self, native: _native.Frontier) -> None:
@@ -30,8 +30,8 @@ class Frontier:
         """Reads a frontier file.
 
         Raises:
-            PlanError: It is no frontier file, or damaged.
-            OSError: It cannot be read.
+            PlanError: The file is no frontier file, or damaged.
+            OSError: The file cannot be read.
         """
         contents = files.read(path)
         with files.named(path):
@@ -39,7 +39,8 @@ class Frontier:
 
     @classmethod
     def from_bytes(cls, contents: bytes) -> Frontier:
-        """A frontier from the contents of its file."""
+        """Reads a frontier from the contents of its file. Raises :class:`PlanError` as :meth:`read`
+        does."""
         return cls(_native.Frontier.from_bytes(contents))
 
     @classmethod
@@ -51,10 +52,21 @@ class Frontier:
         p2p_power: Union[float, Sequence[float]],
         gpu: Optional[str] = None,
     ) -> Frontier:
-        """The frontier of other plans for one pipeline, such as lowtime's, by their replay over a profile.
+        """Makes a frontier of plans of other planners for one pipeline, such as lowtime's.
 
-        Plans that take no less energy than a faster one are left out. ``p2p_power`` is what a GPU draws
-        while it waits, in watts, or that of each stage.
+        Time and energy of the plans are replayed over the profile. A plan that takes no less energy
+        than a faster one with the wait until its time is left out.
+
+        Args:
+            plans: The plans, at least one.
+            profile: A profile with every clock of the plans.
+            p2p_power: The power of a GPU that waits, in watts, or that of each stage.
+            gpu: The GPU model of the profile.
+
+        Raises:
+            PlanError: There is no plan, the plans are for different pipelines, or the profile lacks
+                a clock.
+            TypeError: ``p2p_power`` is of another type.
         """
         given = [plan._native for plan in plans]
         return cls(
@@ -62,11 +74,12 @@ class Frontier:
         )
 
     def to_bytes(self) -> bytes:
-        """The contents of its file."""
+        """Returns the contents of a frontier file."""
         return self._native.to_bytes()
 
     def write(self, path: files.PathLike) -> None:
-        """Writes the frontier to a file, which ``pfoctl`` reads, too."""
+        """Writes the frontier to a file, which ``pfoctl`` reads, too. Raises ``OSError`` if it
+        cannot."""
         files.write(path, self.to_bytes())
 
     def at(
@@ -76,23 +89,26 @@ class Frontier:
         polish_s: float = 0.0,
         confidence: Union[str, float, None] = None,
     ) -> Plan:
-        """The plan of least energy for an iteration time, with the wait until then.
+        """Makes the plan of least energy for an iteration time, counting the wait until then.
 
-        It is made for that time, beginning with the plans of the frontier, as ``pfoctl plan export``
-        makes it. Beyond the time of least energy it is the plan of a pipeline that waits for a straggler.
-        Ctrl-C ends it, as it ends :meth:`bound`.
+        It searches from the plans of the frontier, as ``pfoctl plan export`` does. Beyond the time
+        of least energy, the plan is for a pipeline that waits for a straggler. Ctrl-C interrupts
+        the search, except with ``confidence``.
 
         Args:
-            deadline: The longest iteration time: seconds (``3.1``, ``"3.1s"``, ``"310ms"``), a factor of
-                the fastest time (``"1.02x"``), ``"fastest"`` or ``"min-energy"``.
-            polish_s: Spends this many seconds on improving the plan, on all cores.
-            confidence: The share of its steps in which the plan keeps the deadline, such as ``"95%"`` or
-                ``0.95``, though instructions scatter and drift. Without it, about half of the steps are
-                late by a little.
+            deadline: The longest iteration time: seconds (``3.1``, ``"3.1s"``, ``"310ms"``), a
+                factor of the fastest time (``"1.02x"``), ``"fastest"`` or ``"min-energy"``.
+            polish_s: How long to improve the plan further, in seconds, on all cores. Requires a
+                frontier with ``clock_per="instruction"``.
+            confidence: The share of its steps in which the plan keeps the deadline, from 50 % to
+                99.9 %, such as ``"95%"`` or ``0.95``, though instructions scatter and drift.
+                Without it, about half of the steps are late by a little.
 
         Raises:
-            PlanError: Even the fastest plan takes longer; or a number without a unit is no time that a
-                plan takes, but may be a factor.
+            PlanError: The deadline is shorter than the fastest plan, not even the fastest plan
+                keeps it with the confidence, or an argument is invalid. So is a number without a
+                unit from 1 to 2 that is no time between the fastest plan and the one of least
+                energy: it may be meant as a factor.
             ValueError: Both ``polish_s`` and ``confidence`` are given.
         """
         if confidence is not None:
@@ -104,66 +120,74 @@ class Frontier:
         return Plan(self._native.plan_for(str(deadline)))
 
     def plans_of(self, policy: str) -> list[Plan]:
-        """The plans that another system considers on the same profile, first the one that it would run.
+        """Makes the plans that another system considers on the same profile, first the one that it
+        would run.
 
-        They are those of ``pfoctl plan compare``, and their predictions are replays.
+        These are the plans of ``pfoctl plan compare``; their predictions are replays. Ctrl-C
+        interrupts.
 
         Args:
-            policy: Its name, such as ``"all-max"``, ``"envpipe-offline"`` (EnvPipe as Perseus' evaluation
-                computes it), ``"zeus-global"`` or ``"lowtime-perseus"``; the error of an unknown one has
-                all names.
+            policy: The name of the system, such as ``"all-max"``, ``"envpipe-offline"`` (EnvPipe as
+                Perseus' evaluation computes it), ``"zeus-global"`` or ``"lowtime-perseus"``.
+
+        Raises:
+            PlanError: The name is unknown (the message lists all names), or the system has no plan.
         """
         return [Plan(plan) for plan in self._native.plans_of(policy)]
 
     def seconds(self, deadline: Union[str, float]) -> float:
-        """A deadline of :meth:`at` in seconds."""
+        """Converts a deadline of :meth:`at` to seconds. Raises :class:`PlanError` if it is
+        invalid."""
         return self._native.seconds(str(deadline))
 
     def energy_until(self, plan: Plan, time_s: float) -> float:
-        """The joules of a step of a plan with the wait until a time (s), at the P2P-blocking power."""
+        """The energy of a step of a plan, in joules, with the wait until ``time_s`` (in seconds) at
+        the P2P-blocking power; not a number (nan) if the plan has no prediction."""
         return self._native.energy_until_j(plan._native, time_s)
 
     def interval(
         self, plan: Plan, *, measured_step_s: Optional[float] = None
     ) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Where time (s) and energy (J) of a plan are expected: the ends of each.
+        """Returns the intervals in which time (s) and energy (J) of a plan are expected: two ends
+        of each.
 
-        They are those of its instructions, which are not all of a step: transfers, loads, the reduction of
-        gradients and the optimizer come on top.
+        They cover the planned instructions. What else a step does, such as transfers, loads, the
+        reduction of gradients and the optimizer, comes on top, unless ``measured_step_s`` is given.
 
         Args:
-            plan: The plan.
-            measured_step_s: What a step of the job took at default clocks. What it took beside its
-                instructions is added.
+            plan: A plan for the pipeline of this frontier.
+            measured_step_s: The measured time of a step of the job at default clocks, in seconds.
+                The part of it that is in no instruction is then added.
 
         Raises:
-            PlanError: If a quarter of that step or more is in no instruction, so that nobody can say what a
-                plan makes of it, if it is shorter than its instructions, or if it is no time of a step.
+            PlanError: The plan is for another pipeline, more than a quarter of the measured step is
+                in no instruction, or the measured step is shorter than its instructions or no valid
+                time.
         """
         time_s, energy_j = self._native.interval(plan._native, measured_step_s)
         return (time_s[0], time_s[1]), (energy_j[0], energy_j[1])
 
     def bound(self) -> _native.Bound:
-        """The least energy that any plan can take in any time.
+        """Computes the least energy that any plan can take, for every iteration time.
 
-        It is exact for instructions that change between measured clocks at any moment, so no plan takes
-        less.
+        The bound is exact for instructions that may change between measured clocks at any moment.
+        No plan takes less. Ctrl-C interrupts.
         """
         return self._native.bound()
 
     @property
     def fastest_s(self) -> float:
-        """The time of the fastest plan in seconds."""
+        """The iteration time of the fastest plan, in seconds."""
         return self.seconds("fastest")
 
     @property
     def cheapest_s(self) -> float:
-        """The time of the plan of least energy in seconds."""
+        """The iteration time of the plan of least energy, in seconds."""
         return self.seconds("min-energy")
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """Time (s) and energy (J) from the fastest plan to the one of least energy."""
+        """Time (s) and energy (J) of the plans from the fastest to the one of least energy."""
         return self._native.points()
 
     @property
@@ -179,12 +203,14 @@ class Frontier:
 
     @property
     def p2p_power_w(self) -> float:
-        """What a GPU draws while it only waits for its neighbour stage, in watts: the mean of the stages."""
+        """The P2P-blocking power: what a GPU draws while it only waits for its neighbour stage, in
+        watts; the mean of the stages."""
         return self._native.p2p_power_w
 
     @property
     def p2p_power_by_stage_w(self) -> list[float]:
-        """The same for each stage, which differs where stages run on different models."""
+        """The P2P-blocking power of each stage, in watts; stages on different GPU models may
+        differ."""
         return self._native.p2p_power_by_stage_w
 
     @property
@@ -208,10 +234,10 @@ class Frontier:
         return self._native.num_microbatches
 
     def to_pandas(self) -> Any:
-        """Its plans, fastest first, as a :class:`pandas.DataFrame`.
+        """Returns all plans, fastest first, as a :class:`pandas.DataFrame`; requires pandas.
 
         The columns are ``time_s`` and ``energy_j`` of a step, ``slowdown`` and ``saving`` compared with
-        the fastest plan as shares, and ``bound_j``, which every plan of this time takes at least.
+        the fastest plan as shares, and ``bound_j``, the lower bound of the energy for this time.
         """
         pandas = imported("pandas", "Frontier.to_pandas")
         table = pandas.DataFrame(self._native.plans(), columns=["time_s", "energy_j"])
@@ -222,11 +248,12 @@ class Frontier:
         return table
 
     def plot(self, axes: Any = None, *, label: Optional[str] = None) -> Any:
-        """Draws its plans, the bound, and the tail for stragglers; returns the axes.
+        """Draws the plans, the lower bound, and the plans for stragglers; returns the axes.
+        Requires matplotlib.
 
         Args:
-            axes: The :class:`matplotlib.axes.Axes` to draw into; else the current ones.
-            label: What to call its plans in the legend.
+            axes: The :class:`matplotlib.axes.Axes` to draw into; defaults to the current ones.
+            label: The name of the plans in the legend.
         """
         return pictures.frontier(self, axes, label)
 

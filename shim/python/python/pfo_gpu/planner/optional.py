@@ -7,7 +7,8 @@ from typing import Any
 
 
 def imported(module: str, wanted_by: str) -> Any:
-    """A module of pandas or matplotlib."""
+    """Imports a module of pandas or matplotlib. Raises ``ModuleNotFoundError`` with the remedy if
+    it is not installed."""
     package = module.partition(".")[0]
     try:
         importlib.import_module(package)

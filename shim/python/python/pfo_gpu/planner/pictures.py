@@ -14,7 +14,8 @@ _BOUND_POINTS = 200
 
 
 def frontier(frontier: Frontier, axes: Any, label: Optional[str]) -> Any:
-    """Plans by time and energy, the bound below them, and the plans for stragglers."""
+    """Draws plans by time and energy, the bound below them, and the plans for stragglers; returns
+    the axes."""
     if axes is None:
         axes = imported("matplotlib.pyplot", "Frontier.plot").gca()
     times_s, energies_j = zip(*frontier.points)

@@ -36,43 +36,49 @@ def plan(
 ) -> Frontier:
     """Makes the frontier of a measured profile, as ``pfoctl plan optimize`` does.
 
-    Other threads run meanwhile, and Ctrl-C ends it.
+    The call releases the interpreter, so other threads run meanwhile. Ctrl-C interrupts it.
 
     Args:
-        profile: A :class:`Profile`, or what one is made from.
-        p2p_power: What a GPU draws while it only waits for its neighbour stage, in watts; or by clock,
-            as ``{MHz: watts}``: long waits then get the clock at which waiting draws least. Where stages
-            run on different models, a list with either for each stage.
-        microbatches: Microbatches of a step; required without an order.
-        schedule: The order in which stages run their instructions: ``"1f1b"`` (the default), ``"gpipe"``,
-            ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"``, ``"zb-v"``, ``"dualpipe-v"``,
-            ``"dualpipe"``, ``"interleaved-1f1b"``, ``"interleaved-zero-bubble"`` or ``"looped-bfs"``.
-        order: A file with the order instead, or its contents as bytes: ``pfo-order/1``, or what PyTorch,
-            Megatron-Core or DeepSpeed write of a schedule. It excludes ``schedule`` and ``fixed``.
-        chunks: Model chunks of each stage, for the interleaved schedules and ``"looped-bfs"``.
-        microbatch_group: For ``"interleaved-1f1b"``, Megatron's ``microbatch_group_size_per_vp_stage``.
+        profile: A :class:`Profile`, or what :class:`Profile` reads.
+        p2p_power: What a GPU draws while it only waits for its neighbour stage, in watts; or by
+            clock, as ``{MHz: watts}``: long waits then get the clock at which waiting draws least.
+            Where stages run on different GPU models, a list with either for each stage.
+        microbatches: The microbatches of a step; required without an order.
+        schedule: The order in which stages run their instructions: ``"1f1b"`` (the default),
+            ``"gpipe"``, ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"``, ``"zb-v"``,
+            ``"dualpipe-v"``, ``"dualpipe"``, ``"interleaved-1f1b"``, ``"interleaved-zero-bubble"``
+            or ``"looped-bfs"``.
+        order: A file with the order instead, or its contents as bytes: ``pfo-order/1``, or the
+            schedule as PyTorch, Megatron-Core or DeepSpeed write it. It excludes ``schedule``,
+            ``fixed`` and the settings of schedules below.
+        chunks: The model chunks of each stage, for the interleaved schedules and ``"looped-bfs"``.
+        microbatch_group: For ``"interleaved-1f1b"``, Megatron's
+            ``microbatch_group_size_per_vp_stage``; defaults to PyTorch's number, which is that of
+            the stages if it divides ``microbatches``.
         extra_warm_up: For ``"interleaved-1f1b"``, one more forward ahead, as Megatron runs with
             ``overlap_moe_expert_parallel_comm``.
-        memory_limit: How many more activations than in 1F1B a stage can keep, for ``"envpipe"``: one
-            number, or one for each stage; no limit without.
-        fixed: Instructions that stages run as well and whose time does not depend on the clock:
+        memory_limit: For ``"envpipe"``, how many more activations than in 1F1B a stage can keep:
+            one number, or one for each stage. By default there is no limit.
+        fixed: Further instructions that stages run and whose time does not depend on the clock:
             ``"load"``, ``"collective"``, ``"optimizer_step"``; one name, or several.
-        transfer_ms: The time of a transfer between two stages, in milliseconds; if it is 0, what an order
-            file says counts.
-        switch_latency_ms: From the call that sets a clock until it is in force, in milliseconds.
-        set_call_ms: The part of that for which the call blocks, in milliseconds.
-        held_up_ms: For how long a change of clocks holds up what the instruction before it hands on, and the
-            next instruction of its stage, in milliseconds.
+        transfer_ms: The time of a transfer between two stages, in milliseconds; 0 means the time in
+            the order file, if there is one.
+        switch_latency_ms: The time from the call that sets a clock until it is in force, in
+            milliseconds.
+        set_call_ms: The part of that time for which the call blocks, in milliseconds.
+        held_up_ms: How long a change of clocks delays the hand-over of the previous instruction and
+            the start of the next one of its stage, in milliseconds.
         site_power: What host, fans and cooling draw for each GPU, in watts.
         plans: The largest number of plans.
-        clock_per: What has a clock of its own: ``"instruction"``, ``"kind"`` or ``"stage"``.
-        gpu: The GPU model of the profile, to be written into plans.
-        progress: Is called now and then with the share of the work that is done (0 to 1). What it
-            raises ends the planning.
+        clock_per: What has a clock of its own: each ``"instruction"``, each ``"kind"`` of
+            instruction, or each ``"stage"``.
+        gpu: The GPU model of the profile, to write into plans.
+        progress: A function to call now and then with the share of the work that is done (0 to 1).
+            An exception in it ends the planning, and is raised.
 
     Raises:
-        PlanError: The profile or an argument is not valid; the error names value and place.
-        TypeError: An argument is of another type; the error names it, too.
+        PlanError: The profile or an argument is invalid; the message names value and place.
+        TypeError: An argument is of another type; the message names it.
         OSError: A file cannot be read.
     """
     pipeline = _pipeline(
@@ -112,20 +118,23 @@ def plan_at(
     gpu: Optional[str] = None,
     **pipeline: Any,
 ) -> Plan:
-    """Makes one plan, as ``pfoctl plan optimize --deadline`` does, in a small part of the time of a frontier.
+    """Makes one plan, as ``pfoctl plan optimize --deadline`` does, much faster than a frontier.
+
+    The call releases the interpreter, so other threads run meanwhile. Ctrl-C interrupts it.
 
     Args:
-        profile: A :class:`Profile`, or what one is made from.
+        profile: A :class:`Profile`, or what :class:`Profile` reads.
         deadline: The longest iteration time, as :meth:`Frontier.at` takes it.
         p2p_power: As for :func:`plan`.
         site_power: As for :func:`plan`.
         clock_per: As for :func:`plan`.
         gpu: As for :func:`plan`.
-        pipeline: The arguments of :func:`plan` that say what stages run: ``microbatches``, ``schedule`` and
-            so on.
+        pipeline: The arguments of :func:`plan` from ``microbatches`` to ``held_up_ms``.
 
     Raises:
-        PlanError: Even the fastest plan takes longer, or what :func:`plan` raises it for.
+        PlanError: The deadline is shorter than the fastest plan, or an argument is invalid.
+        TypeError: An argument is of another type, or unknown.
+        OSError: A file cannot be read.
     """
     made = _native.Frontier.about(
         _pipeline(profile, **pipeline),

@@ -28,13 +28,19 @@ class Plan:
     ) -> Plan:
         """Reads a plan file: ``pfo-plan/1`` JSON, or Python lists of lowtime, Perseus or Zeus.
 
-        Such Python files say neither what they were made from nor their order: they require the
-        profile (a :class:`Profile`, or what one is made from, as Zeus' CSV file), and the schedule with its
-        default settings. What they claim is ignored. A clock of 0, with which Zeus leaves the clock as it is, is
-        that of the instruction before.
+        Args:
+            path: The file.
+            profile: The profile that the plan was made from, as a :class:`Profile` or whatever
+                :class:`Profile` reads, such as Zeus' CSV file. Only Python files require it,
+                because they hold clocks alone; comments in them are ignored.
+            schedule: The schedule of a Python file, with its default settings.
+
+        A clock of 0, with which Zeus leaves the clock as it is, becomes that of the previous
+        instruction.
 
         Raises:
-            PlanError: The file is no plan, or does not fit the profile; the error names the place.
+            PlanError: The file is no plan, or does not fit the profile; the message names the
+                place.
             OSError: The file cannot be read.
         """
         contents = files.read(path)
@@ -48,29 +54,41 @@ class Plan:
         profile: Union[Profile, files.PathLike, bytes, Any, None] = None,
         schedule: str = "1f1b",
     ) -> Plan:
-        """A plan from the contents of its file, as :meth:`read` reads it."""
+        """Reads a plan from the contents of its file. Arguments and errors are those of
+        :meth:`read`."""
         if profile is not None and not isinstance(profile, Profile):
             profile = Profile(profile)
         measured = None if profile is None else profile._native
         return cls(_native.Plan.from_bytes(contents, measured, schedule))
 
     def to_text(self, format: str = "pfo") -> str:
-        """The plan as a file: ``"pfo"`` (JSON), ``"lowtime"`` (lists of MHz), ``"zeus"`` (lists of names and
-        MHz) or ``"payloads"`` (what Kareus has beside that)."""
+        """Returns the plan as text of a file.
+
+        Args:
+            format: ``"pfo"`` (``pfo-plan/1`` JSON), ``"lowtime"`` (lists of MHz), ``"zeus"`` (lists
+                of names and MHz) or ``"payloads"`` (Kareus' file of what instructions get beside
+                clocks).
+
+        Raises:
+            PlanError: The format is unknown, or an instruction lacks the payload that Kareus' file
+                requires.
+        """
         return self._native.to_text(format)
 
     def write(self, path: files.PathLike, format: str = "pfo") -> None:
-        """Writes the plan to a file, in a format of :meth:`to_text`."""
+        """Writes the plan to a file, in a format of :meth:`to_text`. Raises ``OSError`` if it
+        cannot."""
         files.write(path, self.to_text(format).encode())
 
     def with_payloads(self, payloads: Union[files.PathLike, bytes]) -> Plan:
-        """The plan with what Kareus gives each instruction beside its clock.
+        """Returns the plan with Kareus' payloads: what an instruction gets beside its clock.
 
         Args:
-            payloads: Its file ``scheds_pipeline_*.py`` of the number of the plan, or the contents as bytes.
+            payloads: Kareus' file ``scheds_pipeline_*.py`` with the number of this plan, or its
+                contents as bytes.
 
         Raises:
-            PlanError: The file is for another plan; the error names the place.
+            PlanError: The file is invalid, or for another plan; the message names the place.
             OSError: The file cannot be read.
         """
         if isinstance(payloads, bytes):
@@ -79,8 +97,8 @@ class Plan:
             return Plan(self._native.with_payloads(files.read(payloads)))
 
     def payloads(self) -> list[list[Optional[str]]]:
-        """For each stage what its instructions get beside their clocks, in the order in which it runs them;
-        None for those that get nothing. Of Kareus, its values, separated by commas."""
+        """Returns, for each stage, the payloads of its instructions in the order in which it runs
+        them: the values of Kareus, separated by commas; None for an instruction without one."""
         known = {known[:-1]: known[-1] for known in self._native.payloads()}
         payloads: list[list[Optional[str]]] = [[] for _ in range(self.num_stages)]
         for planned in self._native.instructions():
@@ -90,24 +108,31 @@ class Plan:
     def replay(
         self, profile: Profile, p2p_power: Union[float, Sequence[float], None] = None
     ) -> tuple[float, float]:
-        """Time (s) and energy (J) of a step of this plan over a profile, whatever the plan claims.
+        """Computes time (s) and energy (J) of a step of this plan over a profile. The plan's own
+        prediction is ignored.
 
         Args:
-            profile: What its instructions take; it must have every clock of the plan.
-            p2p_power: What a GPU draws while it waits, in watts, or that of each stage; else what the plan
-                says.
+            profile: Time and energy of the instructions; it must have every clock of the plan.
+            p2p_power: The power of a GPU that waits, in watts, or that of each stage; defaults to
+                that in the plan.
+
+        Raises:
+            PlanError: The profile does not fit the plan, or neither the call nor the plan gives the
+                power.
+            TypeError: ``p2p_power`` is of another type.
         """
         return self._native.replay(profile._native, p2p_power)
 
     @property
     def time_s(self) -> Optional[float]:
-        """Predicted seconds of a step; None if the plan has no prediction."""
+        """The predicted time of a step, in seconds; None if the plan has no prediction."""
         predicted = self._native.predicted
         return None if predicted is None else predicted[0]
 
     @property
     def energy_j(self) -> Optional[float]:
-        """Predicted joules of a step, of all stages; None if the plan has no prediction."""
+        """The predicted energy of a step, of all stages, in joules; None if the plan has no
+        prediction."""
         predicted = self._native.predicted
         return None if predicted is None else predicted[1]
 
@@ -118,7 +143,7 @@ class Plan:
 
     @property
     def schedule(self) -> str:
-        """The schedule of its order."""
+        """The schedule that the stages run; ``"custom"`` if the order is from a file."""
         return self._native.schedule
 
     @property
@@ -132,15 +157,17 @@ class Plan:
         return self._native.num_microbatches
 
     def clocks(self) -> list[list[int]]:
-        """For each stage the clocks (MHz) of its instructions, in the order in which it runs them."""
+        """Returns, for each stage, the clocks (MHz) of its instructions in the order in which it
+        runs them."""
         clocks: list[list[int]] = [[] for _ in range(self.num_stages)]
         for stage, *_, mhz in self._native.instructions():
             clocks[stage].append(mhz)
         return clocks
 
     def to_pandas(self) -> Any:
-        """Its instructions stage by stage, in their order, as a :class:`pandas.DataFrame` with the
-        columns ``stage``, ``instruction``, ``microbatch``, ``chunk`` and ``frequency`` (MHz)."""
+        """Returns the instructions stage by stage, in their order, as a :class:`pandas.DataFrame`
+        with the columns ``stage``, ``instruction``, ``microbatch``, ``chunk`` and ``frequency``
+        (MHz). Requires pandas."""
         columns = ["stage", "instruction", "microbatch", "chunk", "frequency"]
         pandas = imported("pandas", "Plan.to_pandas")
         return pandas.DataFrame(self._native.instructions(), columns=columns)

@@ -18,20 +18,23 @@ class Profile:
     """Measured time and energy of each instruction of each stage at each clock.
 
     Args:
-        source: A CSV file, its contents as bytes, a :class:`pandas.DataFrame` or :class:`polars.DataFrame`,
-            a mapping of columns or a sequence of mappings, one for each row, with the columns
-            ``stage``, ``instruction``, ``frequency`` (MHz), ``time`` (s) and ``energy`` (J). Rows that
-            differ in other columns only are repeats or ranks, as for ``pfoctl plan optimize``.
-        combine: How rows of several ranks of a stage are combined: ``"mean"``, or ``"slowest"``, which
-            takes the time of the slowest and the energy of all.
-        noise: How rows that scatter are treated: ``"auto"``, ``"off"``, ``"isotonic"`` or
-            ``"factor=5%"``. Predictions are replays over the treated profile.
+        source: A CSV file, its contents as bytes, a :class:`pandas.DataFrame` or
+            :class:`polars.DataFrame`, a mapping of columns, or a sequence of mappings, one for each
+            row. The columns are ``stage``, ``instruction``, ``frequency`` (MHz), ``time`` (s) and
+            ``energy`` (J). Rows that differ only in other columns are repeats or ranks, as for
+            ``pfoctl plan optimize``.
+        combine: How rows of several ranks of a stage are combined: ``"mean"``, or ``"slowest"``,
+            which takes the time of the slowest rank and the energy of all.
+        noise: How rows that scatter are smoothed: ``"auto"``, ``"off"``, ``"isotonic"`` or
+            ``"factor=5%"``. Predictions are replays over the smoothed profile.
 
-    What looks wrong in the profile is a :class:`UserWarning`.
+    Suspicious rows give a :class:`UserWarning`.
 
     Raises:
-        PlanError: The profile is not valid; the error names the line.
+        PlanError: The profile or an argument is invalid; the message names the line.
         OSError: The file cannot be read.
+        TypeError: The source is none of these.
+        ValueError: The columns of a mapping differ in length.
     """
 
     def __init__(
@@ -63,14 +66,16 @@ class Profile:
         return self._native.num_stages
 
     def to_csv(self) -> str:
-        """The treated profile, which ``noise="off"`` reads back as it is.
+        """Returns the smoothed profile as CSV, which ``noise="off"`` reads back unchanged.
 
-        Where model chunks were measured apart, the mean over them, which schedules without chunks take, is made anew.
+        Exception: if model chunks were measured separately, reading computes the mean over them
+        anew, which schedules without chunks use.
         """
         return self._native.to_csv()
 
     def to_pandas(self) -> Any:
-        """Its rows, as a :class:`pandas.DataFrame` with the columns of :meth:`to_csv`."""
+        """Returns the rows as a :class:`pandas.DataFrame` with the columns of :meth:`to_csv`.
+        Requires pandas."""
         return imported("pandas", "Profile.to_pandas").read_csv(io.StringIO(self.to_csv()))
 
     @classmethod
@@ -116,7 +121,8 @@ def _csv_of_rows(source: Any) -> bytes:
 
 
 def _level_of_caller() -> int:
-    """The ``stacklevel`` of the first function outside of this package: profiles are read in several places of it."""
+    """The ``stacklevel`` of the first function outside this package, which reads profiles in
+    several places."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("pfo_gpu."):
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,7 @@
 //! What a whole job runs for good, what stands beside that, and changes of the two together.
 
 use pfo_fleet::{Guard, Run, Standing, Terms, Told, View, completeness};
-use pfo_protocol::{FleetSwapped, JobView, Mhz, Rank, Refusal, Uid};
+use pfo_protocol::{FleetSwapped, JobView, Mhz, Rank, Refusal, RefusalCode, Uid};
 use pfo_store::Store;
 use tokio::time::sleep;
 
@@ -148,9 +148,24 @@ impl Fleet {
             Told::Changed => return Err(Unchanged::Meanwhile(refusal_of(key, Told::Changed))),
             told => return Err(refusal_of(key, told).into()),
         };
+        let run = self.id_of(key);
         loop {
             let swapped = self.swapped(key, number, step).await;
-            if !wait || swapped.changed >= swapped.nodes {
+            if !wait {
+                return Ok(swapped);
+            }
+            // Another run counts its swaps anew.
+            if self.id_of(key) != run {
+                let message = format!(
+                    "{key} has ended, or another run of it has begun, before all of its nodes had \
+                     changed at step {step}"
+                );
+                let remedy = "`pfoctl status` shows what it runs";
+                return Err(Refusal::new(RefusalCode::NotInForce, message, remedy).into());
+            }
+            // Its nodes leave the store before this one knows that the run has ended.
+            let has_nodes = swapped.nodes > 0 || run.run.is_none();
+            if has_nodes && swapped.changed >= swapped.nodes {
                 return Ok(swapped);
             }
             sleep(POLL).await;

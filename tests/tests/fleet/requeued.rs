@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use pfo_protocol::FleetOutcome;
 use pfo_tests::{Identity, Setup, wait};
 
 use super::cluster::{JOB, NODES, PATIENCE};
@@ -38,6 +39,26 @@ fn until_at_default_clocks(staged: &Staged) {
         let runs = || node.job(JOB).plan.map(|plan| plan.label);
         wait::until_within(PATIENCE, || runs().map_or(Ok(()), Err)).unwrap();
     }
+}
+
+#[test]
+fn who_waits_for_a_swap_of_a_job_that_is_requeued_meanwhile_is_told_so() {
+    let Some(staged) = Staged::start_with(|_| Setup::default()) else { return };
+    let [_, plan] = frontier(&staged.nodes[1], "1.15x");
+    let step = staged.nodes[1].job(JOB).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
+    let step = (step + 40).to_string();
+    let swap = ["plan", "swap", JOB, &plan, "--at-step", &step, "--wait"];
+    let waiting = staged.nodes[1].begin_pfoctl(&Identity::own(), &swap);
+    let outcome = || staged.whole(1).swap.map(|swap| swap.outcome);
+    let is_committed = || (outcome() == Some(FleetOutcome::Committed)).then_some(());
+    wait::until_within(PATIENCE, || is_committed().ok_or_else(outcome)).unwrap();
+
+    let staged = staged.requeued();
+    let told = waiting.wait_with_output().unwrap();
+    let error = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told.status.code(), Some(7), "{error}");
+    assert!(error.contains("another run of it has begun"), "{error}");
+    staged.training.stop();
 }
 
 #[test]

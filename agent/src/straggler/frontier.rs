@@ -207,8 +207,9 @@ impl JobFrontier {
         let points: Vec<Point> = self.points().collect();
         let last = points.len().saturating_sub(1);
         let shown = points.len().min(MOST_SHOWN);
-        let place = |number: usize| number.saturating_mul(last) / shown.saturating_sub(1).max(1);
-        let chosen = (0..shown).filter_map(|number| points.get(place(number)));
+        let place =
+            |number: usize| number.saturating_mul(last).checked_div(shown.saturating_sub(1));
+        let chosen = (0..shown).filter_map(|number| points.get(place(number).unwrap_or(0)));
         let point = |point: &Point| CurvePoint {
             step_s: point.iteration_time_s,
             power_w: point.iteration_energy_j / point.iteration_time_s,

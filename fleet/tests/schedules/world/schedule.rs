@@ -52,9 +52,13 @@ impl World {
             let lasts = self.rng.u64(1..4000);
             self.at((when + lasts).min(TROUBLE_MS + 2), node, Happens::LetGo);
         }
-        if is_calm {
-            return;
+        if !is_calm {
+            self.plan_trouble();
         }
+    }
+
+    fn plan_trouble(&mut self) {
+        let nodes = self.nodes.len();
         for _ in 0..self.rng.u32(0..8) {
             let (when, node) = (self.rng.u64(300..TROUBLE_MS), self.rng.usize(0..nodes));
             let longest = *self.rng.choice(&[50, 500, 3000]).unwrap();

@@ -237,7 +237,13 @@ impl Report {
     /// Whether the node is late now.
     #[must_use]
     pub fn is_late(&self) -> bool {
-        self.late.as_ref().is_some_and(|late| late.until.is_none())
+        self.late_now().is_some()
+    }
+
+    /// How the node is late now; none if it is not.
+    #[must_use]
+    pub fn late_now(&self) -> Option<&Late> {
+        self.late.as_ref().filter(|late| late.until.is_none())
     }
 }
 

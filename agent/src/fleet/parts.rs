@@ -101,8 +101,8 @@ fn id_of(JobKey { uid, name }: &JobKey, run: Option<String>) -> JobId {
     JobId { uid: *uid, name: name.clone(), run }
 }
 
-/// The run whose plan and guard another one goes on with: the one before it, or the one that had yet to be
-/// carried over to that. A run that ended before it had a swap has left nothing of its own.
+/// The run whose plan and guard the next run takes over: the run before it, or the one that this had yet to
+/// take over. A run that ended before it had a swap has left nothing of its own.
 fn left_for(run: &JobId, before: JobId, pending: Option<JobId>) -> JobId {
     pending.filter(|pending| pending != run).unwrap_or(before)
 }

@@ -143,19 +143,19 @@ impl Fleet {
         key: &JobKey,
         Change { run, by_uid, terms, wait }: Change,
     ) -> Result<FleetSwapped, Unchanged> {
+        let of = self.id_of(key);
         let (number, step) = match self.agreement_in_turn(key, (run, by_uid, terms)).await? {
             Told::Committed { number, step } => (number, step),
             Told::Changed => return Err(Unchanged::Meanwhile(refusal_of(key, Told::Changed))),
             told => return Err(refusal_of(key, told).into()),
         };
-        let run = self.id_of(key);
         loop {
             let swapped = self.swapped(key, number, step).await;
             if !wait {
                 return Ok(swapped);
             }
             // Another run counts its swaps anew.
-            if self.id_of(key) != run {
+            if self.id_of(key) != of {
                 let message = format!(
                     "{key} has ended, or another run of it has begun, before all of its nodes had \
                      changed at step {step}"
@@ -164,7 +164,7 @@ impl Fleet {
                 return Err(Refusal::new(RefusalCode::NotInForce, message, remedy).into());
             }
             // Its nodes leave the store before this one knows that the run has ended.
-            let has_nodes = swapped.nodes > 0 || run.run.is_none();
+            let has_nodes = swapped.nodes > 0 || of.run.is_none();
             if has_nodes && swapped.changed >= swapped.nodes {
                 return Ok(swapped);
             }

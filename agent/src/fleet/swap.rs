@@ -53,8 +53,7 @@ fn silent_of(shared: &Shared, number: u64) -> Vec<Node> {
     let is_silent = |node: &Node| {
         let report = shared.reports.get(node).cloned().unwrap_or_default();
         let is_at_it = report.took.is_none_or(|took| took.number <= number);
-        let is_late =
-            report.late.as_ref().is_some_and(|late| late.until.is_none() && late.number >= number);
+        let is_late = report.late_now().is_some_and(|late| late.number >= number);
         is_at_it && report.shown < number && !is_late
     };
     members.into_iter().filter(is_silent).collect()
@@ -204,8 +203,7 @@ impl Fleet {
     async fn late_of(&self, key: &JobKey, nodes: &BTreeSet<Node>) -> Option<String> {
         let shared = self.show(key, View::Whole).await?.shared?;
         nodes.iter().find_map(|node| {
-            let late =
-                shared.reports.get(node)?.late.as_ref().filter(|late| late.until.is_none())?;
+            let late = shared.reports.get(node)?.late_now()?;
             Some(format!("node {node} does not run what the job runs: {}", late.why))
         })
     }
@@ -379,5 +377,13 @@ mod tests {
         };
         let shared = shared([took(3, 3), late, took(4, 0), took(3, 5)]);
         assert_eq!(silent_of(&shared, 3), [] as [Node; 0]);
+    }
+
+    #[test]
+    fn a_node_that_is_late_for_the_swap_before_has_said_nothing_of_this_one() {
+        let before = Late { number: 2, from: 5, until: None, why: "it hung".into() };
+        let late = Report { late: Some(before), ..took(2, 0) };
+        let shared = shared([took(3, 3), late, took(3, 3), took(3, 3)]);
+        assert_eq!(silent_of(&shared, 3), [node("b")]);
     }
 }

@@ -204,13 +204,12 @@ impl JobFrontier {
 
     /// Some of its plans, evenly chosen, with both ends.
     fn curve(&self) -> Vec<CurvePoint> {
-        let points: Vec<Point> = self.points().collect();
-        let last = points.len().saturating_sub(1);
-        let shown = points.len().min(MOST_SHOWN);
+        let (last, shown) =
+            (self.points().len().saturating_sub(1), self.points().len().min(MOST_SHOWN));
         let place =
             |number: usize| number.saturating_mul(last).checked_div(shown.saturating_sub(1));
-        let chosen = (0..shown).filter_map(|number| points.get(place(number).unwrap_or(0)));
-        let point = |point: &Point| CurvePoint {
+        let chosen = (0..shown).filter_map(|number| self.points().nth(place(number).unwrap_or(0)));
+        let point = |point: Point| CurvePoint {
             step_s: point.iteration_time_s,
             power_w: point.iteration_energy_j / point.iteration_time_s,
         };

@@ -297,9 +297,9 @@ impl FrontierJob {
         lock(&self.watched).conditions.clone()
     }
 
-    /// Whether slow stages may be answered already.
-    pub(crate) fn may_answer(&self) -> bool {
-        lock(&self.watched).pace.may_answer(Duration::from_nanos(now_ns()))
+    /// Whether slow stages may be answered already; power limits may hold all of them.
+    pub(crate) fn may_answer(&self, are_limited: bool) -> bool {
+        lock(&self.watched).pace.may_answer(Duration::from_nanos(now_ns()), are_limited)
     }
 
     pub(super) fn note_answer(&self) {

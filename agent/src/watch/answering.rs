@@ -68,8 +68,7 @@ impl Answering {
     }
 
     /// Answers what has changed about slow stages anywhere, if that is for this node and was not answered
-    /// already. Where power limits hold all slow ranks, nothing keeps it from being answered anew: they move
-    /// as often as somebody moves them.
+    /// already. `are_limited` says that power limits hold all slow ranks of this node.
     pub(super) async fn answer(
         &mut self,
         stragglers: &Arc<Stragglers>,
@@ -95,8 +94,8 @@ impl Answering {
         let answered = stands.standing.straggler.as_ref();
         let found = answered.map(|answered| answered.found.clone()).unwrap_or_default();
         let is_left_alone = answered.is_some_and(|answered| answered.found.is_empty());
-        let is_paced = frontier.is_none_or(|frontier| frontier.may_answer());
-        let may_answer = slow.stages.is_empty() || is_paced || are_limited;
+        let is_paced = frontier.is_none_or(|frontier| frontier.may_answer(are_limited));
+        let may_answer = slow.stages.is_empty() || is_paced;
         let decision = (slow.stages.clone(), stands.number);
         let is_decided = self.decided.as_ref() == Some(&decision);
         if is_left_alone || found == slow.stages || !may_answer || is_decided {

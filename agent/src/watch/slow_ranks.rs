@@ -9,8 +9,8 @@ use crate::straggler::SlowStages;
 use crate::watch::deviation::{Deviation, Limit, Turn};
 use crate::watch::rank_reading::RankReading;
 
-/// Steps in a row before a rank is slow whose driver says that a power limit holds its GPU: there is nothing
-/// to doubt, and whoever moves that limit may do so again every few seconds.
+/// Steps in a row before a rank is slow whose GPU a power limit holds, as the driver says: the reason is known,
+/// and a controller may move that limit every few seconds.
 const STEPS_UNDER_A_LIMIT: u32 = 1;
 
 /// The ranks of a job on this node.

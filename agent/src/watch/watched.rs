@@ -124,9 +124,9 @@ impl Watched {
         }
     }
 
-    /// Whether a rank may be slow, as far as its last steps say.
+    /// Whether the last steps of a rank say that it may be slow, or slow otherwise than is known.
     pub(super) fn may_turn(&self) -> bool {
-        self.slow.as_ref().is_some_and(|slow| slow.may_turn() || !slow.ranks().is_empty())
+        self.slow.as_ref().is_some_and(SlowRanks::may_turn)
     }
 
     /// Whether there are slow ranks on this node, and power limits hold all of them.

@@ -116,7 +116,7 @@ impl Participant {
             };
         }
         let told = self.shared.as_ref().and_then(|shared| shared.reports.get(&self.me));
-        let late = report.late.as_ref().filter(|late| late.until.is_none());
+        let late = report.late_now();
         let due = match (late, if is_to_come { before } else { Some(newest) }) {
             (None, None) => Due::Swap(Some(proposal.step)),
             (None, Some((_, before))) if is_to_come && Self::is_run(seen, &before.run) => {
@@ -179,8 +179,8 @@ impl Participant {
         let report = self.report.clone().unwrap_or_default();
         let shown = report.shown;
         let (number, proposal) = newest;
-        let is_told = |late: &Late| late.until.is_none() && late.number >= *number;
-        if self.taken() >= *number && report.late.as_ref().is_some_and(is_told) {
+        let is_told = |late: &Late| late.number >= *number;
+        if self.taken() >= *number && report.late_now().is_some_and(is_told) {
             return Due::Nothing;
         }
         let mut known = [report.took, self.arranged].into_iter().flatten();
@@ -232,8 +232,7 @@ impl Participant {
             Some(left) => left.min(due),
             None => due,
         };
-        let open = report.and_then(|report| report.late.clone());
-        match open.filter(|late| late.until.is_none()) {
+        match report.and_then(Report::late_now).cloned() {
             Some(late) => Late { number: *number, from: late.from.min(from), ..late },
             None => Late { number: *number, from, until: None, why },
         }

@@ -97,7 +97,7 @@ pub struct FrontierStatus {
     pub curve: Vec<CurvePoint>,
 }
 
-/// What a plan predicts, for whoever divides watts among jobs.
+/// What a plan predicts, for a controller that divides watts among jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
     /// The time of a step, in seconds.

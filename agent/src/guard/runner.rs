@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use pfo_fleet::{Guard, Run, Standing};
-use pfo_protocol::{JobView, TrialResult};
+use pfo_protocol::{JobView, Refusal, RefusalCode, TrialResult};
 use pfo_service::unix_s;
 
 use crate::guard::comparison::{Comparisons, Verdict};
-use crate::guard::turns::{DEFAULT_TURN, PLAN_TURN, Turns};
+use crate::guard::turns::{Lengths, Turns};
 use crate::job::{JobKey, running};
 use crate::journal;
-use crate::ledger::{Compared, Turn};
-use crate::steer::{ComparedTurn, Stands, Steer, SteerError, no_table};
+use crate::ledger::{Compared, Usual};
+use crate::steer::{Stands, Steer, SteerError, no_table};
 use crate::straggler::Stragglers;
 
 /// How long to wait after a comparison that came to nothing, and after another one at most.
@@ -119,16 +119,15 @@ impl JobGuard {
     ) -> Result<(), SteerError> {
         let Stands { view, number, run, standing, .. } = stands;
         let mut comparison = job.compare(number);
-        let before = comparison.turn(run.clone(), PLAN_TURN).await?;
-        let default = comparison.turn(Run::DefaultClocks, DEFAULT_TURN).await?;
-        let after = comparison.turn(run.clone(), PLAN_TURN).await?;
-        let (default_s, plan_s) =
-            (step_s(&default.trial), [step_s(&before.trial), step_s(&after.trial)]);
+        let lengths = Lengths::of(self.usual_s.or_else(|| step_s_of(&view)));
+        let before = comparison.turn(run.clone(), lengths.plan).await?;
+        let default = comparison.turn(Run::DefaultClocks, lengths.default).await?;
+        let after = comparison.turn(run.clone(), lengths.plan).await?;
         let spent = after.step.saturating_sub(default.step);
         let over_at = last_step(&after.trial);
-        (self.cost, self.usual_s) = (spent, Some(plan_s[1]));
-        let slowdown = Comparisons::slowdown(default_s, plan_s);
-        let compared = compared(&run, &default, [&before, &after]);
+        (self.cost, self.usual_s) = (spent, Some(step_s(&after.trial)));
+        let slowdown = slowdown(&default.trial, [&before.trial, &after.trial])?;
+        let compared = compared(&run, &default.trial, [&before.trial, &after.trial]);
         let guard = guard.after(spent, Some((slowdown, over_at)));
         let comparisons = Comparisons::of(&guard.slowdowns);
         let (run, standing) = match comparisons.verdict(guard.max_slowdown) {
@@ -213,16 +212,36 @@ fn first_step(job: &JobView) -> Option<u64> {
     job.ranks.iter().map(|rank| rank.step).min().flatten()
 }
 
+/// The mean time of a step of its plan, in seconds, if it has run some.
+fn step_s_of(job: &JobView) -> Option<f64> {
+    let window = job.ranks.first()?.window.filter(|window| window.steps > 0)?;
+    Some(window.time_s / window.steps as f64)
+}
+
+/// The slowdown of usual steps of the plan.
+fn slowdown(default: &TrialResult, plan: [&TrialResult; 2]) -> Result<f64, SteerError> {
+    let usual = Usual::of(&plan);
+    let turn_s = |turn: &TrialResult| usual.step_s(&[turn]);
+    match (turn_s(default), plan.map(turn_s)) {
+        (Some(default_s), [Some(before_s), Some(after_s)]) => {
+            Ok(Comparisons::slowdown(default_s, [before_s, after_s]))
+        }
+        _ => Err(SteerError::Meanwhile(Refusal::new(
+            RefusalCode::LimitReached,
+            "something held up all steps of a turn",
+            "wait for the next comparison",
+        ))),
+    }
+}
+
 /// What the ledgers of all nodes are to have of it; none if a GPU has no energy counter.
 fn compared(
     run: &Run,
-    default: &ComparedTurn,
-    [before, after]: [&ComparedTurn; 2],
+    default: &TrialResult,
+    plan: [&TrialResult; 2],
 ) -> Option<pfo_fleet::Compared> {
     let Run::Plan(cut) = run else { return None };
-    let default = Turn::of(&[&default.trial])?;
-    let plan = Turn::of(&[&before.trial, &after.trial])?;
-    let compared = Compared { at_unix_s: unix_s(SystemTime::now()), default, plan };
+    let compared = Compared::of(default, &plan, unix_s(SystemTime::now()))?;
     Some(compared.shared(cut.label.clone(), cut.predicted.map(|(_, energy_j)| energy_j)))
 }
 

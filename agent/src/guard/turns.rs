@@ -4,20 +4,48 @@
 //! saved of it allows some comparisons in a row when one leaves a doubt, or when steps have become
 //! longer than they were.
 
+use std::ops::RangeInclusive;
+
 use pfo_protocol::TrialLength;
 
-/// A turn of the plan, before and after that at default clocks. `pfod` asks for clocks ahead of time
-/// from the fourth step under a plan.
-pub(super) const PLAN_TURN: TrialLength = TrialLength { settling_steps: 4, steps: 4 };
+/// Steps that a turn at default clocks measures at least, and at most.
+const DEFAULT_STEPS: RangeInclusive<u32> = 2..=32;
 
-/// The turn at default clocks.
-pub(super) const DEFAULT_TURN: TrialLength = TrialLength { settling_steps: 1, steps: 2 };
+/// How long a turn at default clocks takes at least, in seconds, unless that is too many steps: a driver
+/// counts energy ten times a second.
+const LEAST_TURN_S: f64 = 2.0;
+
+/// A turn at default clocks, and one of the plan, which runs before and after it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lengths {
+    pub(super) default: TrialLength,
+    pub(super) plan: TrialLength,
+}
+
+impl Lengths {
+    /// Those of steps that take this long, in seconds, if that is known. `pfod` asks for clocks ahead of
+    /// time from the fourth step under a plan.
+    pub(super) fn of(step_s: Option<f64>) -> Self {
+        let (least, most) = DEFAULT_STEPS.into_inner();
+        let steps = step_s.map_or(least, |step_s| (LEAST_TURN_S / step_s).ceil() as u32);
+        let steps = steps.clamp(least, most);
+        Self {
+            default: TrialLength { settling_steps: 1, steps },
+            plan: TrialLength { settling_steps: 4, steps: steps.saturating_mul(2) },
+        }
+    }
+}
 
 /// Steps at default clocks that one comparison takes: the turn, and one in which ranks change.
 const COST: f64 = 4.0;
 
 /// Comparisons that may follow one another at once.
 const BURST: f64 = 3.0;
+
+/// Comparisons are later by up to this share of the time between two. Multiples of the golden ratio spread
+/// evenly between whole numbers.
+const LATER: f64 = 0.25;
+const GOLDEN: f64 = 0.618_033_988_749_895;
 
 /// Steps after which a mean of their times is compared.
 const LEAST_STEPS: u64 = 20;
@@ -65,8 +93,14 @@ impl Turns {
     pub(super) fn is_due(&mut self, step: u64, now_s: f64, share: f64, limit: f64) -> bool {
         let earned = step.saturating_sub(self.began) as f64 * share;
         self.soon |= self.has_slowed_down(step, now_s, limit);
-        let advance = if self.soon { self.cost * BURST } else { 0.0 };
+        let advance = if self.soon { self.cost * BURST } else { -self.cost * self.later() };
         self.spent + self.cost <= earned + advance
+    }
+
+    /// How much later this comparison is, as a share of the time between two. Without that, each would be
+    /// at the same place between two checkpoints of a job that makes one after a round number of steps.
+    fn later(&self) -> f64 {
+        LATER * (self.spent * GOLDEN).fract()
     }
 
     /// Whether steps take longer than at the last comparison, by more than half of the limit.
@@ -112,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn turns_of_short_steps_have_more_of_them() {
+        let steps = |step_s| {
+            let Lengths { default, plan } = Lengths::of(step_s);
+            (default.steps, plan.steps)
+        };
+        assert_eq!([None, Some(60.0), Some(1.0)].map(steps), [(2, 4); 3]);
+        assert_eq!(steps(Some(0.22)), (10, 20));
+        assert_eq!([0.01, 0.0, f64::NAN].map(Some).map(steps), [(32, 64), (32, 64), (2, 4)]);
+    }
+
+    #[test]
     fn three_comparisons_of_uneven_cost_follow_one_another_at_once() {
         for spent in [7, 13] {
             let mut turns = Turns::going_on((0, spent, 7), true, (60, 60.0));
@@ -124,7 +169,18 @@ mod tests {
         let steps = compared(std::iter::repeat_n(1.0, 100_000), false);
         assert_eq!(steps[0], 1);
         assert!(COST * steps.len() as f64 <= 100_000.0 * SHARE + COST * BURST, "{}", steps.len());
-        assert!(steps.len() >= 120, "{}", steps.len());
+        assert!(steps.len() >= 105, "{}", steps.len());
+    }
+
+    #[test]
+    fn comparisons_are_at_all_places_between_two_checkpoints() {
+        for every in [10, 50, 100, 500, 1000] {
+            let steps = compared(std::iter::repeat_n(1.0, 200_000), false);
+            let mut tenths = [0; 10];
+            steps.iter().for_each(|step| tenths[(step % every * 10 / every) as usize] += 1);
+            let most = steps.len() / 6;
+            assert!(tenths.iter().all(|count| (1..=most).contains(count)), "{every}: {tenths:?}");
+        }
     }
 
     #[test]
@@ -148,7 +204,8 @@ mod tests {
             Turns::going_on((1000, spent, 40), soon, (step, 0.0)).is_due(step, 0.0, SHARE, LIMIT)
         };
         assert!(due(0, true, 1001) && due(80, true, 1001) && !due(120, true, 1001));
-        assert!(!due(40, false, 1000 + 15_999) && due(40, false, 1000 + 16_000));
+        // Later by a quarter of 0.72, which is 40 times the golden ratio.
+        assert!(!due(40, false, 1000 + 17_442) && due(40, false, 1000 + 17_443));
     }
 
     #[test]

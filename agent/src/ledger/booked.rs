@@ -1,13 +1,12 @@
 //! What was saved so far, by user and partition, in sums that only rise: Prometheus adds them up over
 //! months and nodes. Pure.
 //!
-//! A row of the ledger is booked once, when its plan has been compared twice, by the comparison that is
+//! A row of the ledger is booked once, when its plan has been compared twice, by the comparisons that are
 //! then nearest in time. What later comparisons would say of it changes nothing any more: a sum that is
 //! corrected would fall.
 
 use pfo_protocol::Uid;
 
-use crate::ledger::comparison::Compared;
 use crate::ledger::saving::Rates;
 use crate::ledger::windows::Measured;
 
@@ -37,24 +36,23 @@ pub(crate) struct Booked {
 }
 
 impl Booked {
-    /// One row, by a comparison that `before_j` were booked by.
+    /// One row. So many joules were booked by each comparison before, which this row adds to.
     ///
     /// All joules of a comparison are off by the same share. So their variances do not add up: what is
     /// added is by how much the variance of their sum rises. The ledgers of the other nodes of a job are
     /// off by that share, too, and see only their own joules. Each books its part of the variance, and of
     /// the slowdown, of the whole job.
-    pub(super) fn of(
-        rates: &Rates<'_>,
-        compared: &Compared,
-        row: &Measured,
-        before_j: f64,
-    ) -> Option<Self> {
-        let energy_j = row.used_j()?;
-        let share = Rates::share(compared, energy_j, row.steps);
-        let saved_j = energy_j * compared.saving();
-        let slowdown_s = row.time_s * compared.slowdown() * share;
-        let squares_j2 = energy_j * (2.0 * before_j + energy_j);
-        let variance_j2 = squares_j2 * rates.variance_of(compared) * rates.widening()? / share;
+    pub(super) fn of(rates: &Rates<'_>, row: &Measured, before_j: &mut [f64]) -> Option<Self> {
+        let (energy_j, widening) = (row.used_j()?, rates.widening()?);
+        let (mut saved_j, mut slowdown_s, mut variance_j2) = (0.0, 0.0, 0.0);
+        for (index, compared, part) in rates.parts(row.at_unix_s()) {
+            let share = Rates::share(compared, energy_j, row.steps);
+            let part_j = part * energy_j;
+            saved_j += part_j * compared.saving();
+            slowdown_s += part * row.time_s * compared.slowdown() * share;
+            let squares_j2 = part_j * (2.0 * before_j[index] + part_j);
+            variance_j2 += squares_j2 * rates.variance_of(compared) * widening / share;
+        }
         let booked = Self {
             compared_j: energy_j,
             saved_j: saved_j.max(0.0),
@@ -63,6 +61,9 @@ impl Booked {
             slower_s: slowdown_s.max(0.0),
             faster_s: (-slowdown_s).max(0.0),
         };
+        for (index, _, part) in rates.parts(row.at_unix_s()).filter(|_| booked.is_sum()) {
+            before_j[index] += part * energy_j;
+        }
         booked.is_sum().then_some(booked)
     }
 

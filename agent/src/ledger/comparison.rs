@@ -1,6 +1,8 @@
 //! A comparison of a plan with default clocks.
 
-use pfo_protocol::{PlanStatus, TrialResult};
+use pfo_protocol::{PlanStatus, TrialResult, TrialStep};
+
+use crate::ledger::usual::Usual;
 
 /// Steps that were measured under one of the two.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,10 +13,10 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// The steps of trials; none if a GPU has no energy counter, or a figure is none of a job.
-    pub(crate) fn of(trials: &[&TrialResult]) -> Option<Self> {
+    /// Steps of a trial; none if a GPU has no energy counter, or a figure is none of a job.
+    fn of<'a>(steps: impl Iterator<Item = &'a TrialStep>) -> Option<Self> {
         let mut turn = Self { steps: 0, time_s: 0.0, energy_j: 0.0 };
-        for step in trials.iter().flat_map(|trial| &trial.steps) {
+        for step in steps {
             turn.steps = turn.steps.saturating_add(1);
             turn.time_s += step.time_s;
             turn.energy_j += step.energy_j?;
@@ -42,6 +44,27 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
+    /// One of trials next to each other, which ended at this time; none if a GPU has no energy counter, or
+    /// if something held up every step at default clocks.
+    ///
+    /// Only usual steps are compared. What an evaluation or a checkpoint adds to a step of the plan is
+    /// energy of the plan's turn that default clocks are taken to need as well: it is no saving. One in the
+    /// turn at default clocks counts nothing.
+    pub(crate) fn of(default: &TrialResult, plan: &[&TrialResult], at_unix_s: u64) -> Option<Self> {
+        let usual = Usual::of(plan);
+        let steps = || plan.iter().flat_map(|trial| &trial.steps);
+        let plan = Turn::of(steps())?;
+        let usual_plan = Turn::of(steps().filter(|step| usual.is_usual(step)))?;
+        let default = Turn::of(default.steps.iter().filter(|step| usual.is_usual(step)))?;
+        let count = default.steps as f64;
+        let default = Turn {
+            time_s: default.time_s + count * (plan.step_s() - usual_plan.step_s()),
+            energy_j: default.energy_j + count * (plan.step_j() - usual_plan.step_j()),
+            ..default
+        };
+        Some(Self { at_unix_s, default, plan })
+    }
+
     /// One that the agents of all nodes of a job share.
     pub(super) fn of_whole(whole: &pfo_fleet::Compared) -> Self {
         let turn = |pfo_fleet::Turn { steps, time_s, energy_j }| Turn { steps, time_s, energy_j };
@@ -76,7 +99,7 @@ impl Compared {
 /// Trials of a held job: a plan and default clocks next to each other are a comparison, and no trial is
 /// in two.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pairing(Option<(Option<PlanStatus>, Turn)>);
+pub(crate) struct Pairing(Option<TrialResult>);
 
 impl Pairing {
     /// Takes the next trial. Returns the plan and the comparison, if that completes one.
@@ -86,33 +109,59 @@ impl Pairing {
         at_unix_s: u64,
     ) -> Option<(PlanStatus, Compared)> {
         let before = self.0.take();
-        let (ran, turn) = (trial.plan.clone(), Turn::of(&[trial])?);
-        match (before, ran) {
-            (Some((None, default)), Some(plan)) => {
-                Some((plan, Compared { at_unix_s, default, plan: turn }))
+        let (default, of_plan) = match &before {
+            Some(before) if before.plan.is_none() && trial.plan.is_some() => (before, trial),
+            Some(before) if before.plan.is_some() && trial.plan.is_none() => (trial, before),
+            _ => {
+                self.0 = Some(trial.clone());
+                return None;
             }
-            (Some((Some(plan), of_plan)), None) => {
-                Some((plan, Compared { at_unix_s, default: turn, plan: of_plan }))
-            }
-            (_, ran) => {
-                self.0 = Some((ran, turn));
-                None
-            }
-        }
+        };
+        let compared = Compared::of(default, &[of_plan], at_unix_s)?;
+        Some((of_plan.plan.clone()?, compared))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::TrialStep;
-
     use super::*;
-    use crate::ledger::example::example;
+    use crate::ledger::example;
 
     fn trial(plan: Option<&str>, step_j: Option<f64>) -> TrialResult {
-        let plan = plan.and_then(|label| example(label, 1, 1, 1).plan);
-        let step = TrialStep { time_s: 1.0, energy_j: step_j };
-        TrialResult { plan, first_step: 1, steps: vec![step; 4], ranks: Vec::new() }
+        example::trial(plan, [(1.0, step_j); 4])
+    }
+
+    /// The saving and the slowdown of a comparison of steps of so many seconds and joules.
+    fn compared(default: &[(f64, f64)], plan: &[(f64, f64)]) -> Option<(f64, f64)> {
+        let of = |name, steps: &[(f64, f64)]| {
+            example::trial(name, steps.iter().map(|(time_s, energy_j)| (*time_s, Some(*energy_j))))
+        };
+        let compared = Compared::of(&of(None, default), &[&of(Some("p"), plan)], 1)?;
+        Some((compared.saving(), compared.slowdown()))
+    }
+
+    #[track_caller]
+    fn assert_says(found: Option<(f64, f64)>, (saving, slowdown): (f64, f64)) {
+        let (found_saving, found_slowdown) = found.unwrap();
+        assert!((found_saving - saving).abs() < 1e-9, "{found_saving}");
+        assert!((found_slowdown - slowdown).abs() < 1e-9, "{found_slowdown}");
+    }
+
+    #[test]
+    fn an_evaluation_in_the_turn_at_default_clocks_is_no_saving() {
+        let (default, plan, evaluation) = ((0.98, 110.0), (1.0, 100.0), (3.0, 250.0));
+        assert_says(compared(&[default; 2], &[plan; 8]), (0.1, 0.02));
+        assert_says(compared(&[default, evaluation], &[plan; 8]), (0.1, 0.02));
+        assert_eq!(compared(&[evaluation; 2], &[plan; 8]), None);
+    }
+
+    #[test]
+    fn what_an_evaluation_needs_is_needed_at_default_clocks_too() {
+        let (default, plan, evaluation) = ((0.98, 110.0), (1.0, 100.0), (3.0, 300.0));
+        // Of 8 steps: 10 J of each of which 100 J are of the step, and 25 J of the evaluation.
+        let found =
+            compared(&[default; 2], &[plan, plan, plan, evaluation, plan, plan, plan, plan]);
+        assert_says(found, (10.0 / 125.0, 0.02 / 1.25));
     }
 
     fn savings(trials: &[(Option<&str>, f64)]) -> Vec<(String, f64)> {
@@ -139,9 +188,9 @@ mod tests {
 
     #[test]
     fn a_trial_without_energy_is_half_of_nothing() {
-        assert_eq!(Turn::of(&[&trial(None, None)]), None);
+        assert_eq!(Turn::of(trial(None, None).steps.iter()), None);
         for step_j in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(Turn::of(&[&trial(None, Some(step_j))]), None, "{step_j}");
+            assert_eq!(Turn::of(trial(None, Some(step_j)).steps.iter()), None, "{step_j}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A job that runs a plan, for tests.
 
-use pfo_protocol::{JobView, PlanStatus, RankWindow};
+use pfo_protocol::{JobView, PlanStatus, RankWindow, TrialResult, TrialStep};
 
 use crate::straggler::tests::job;
 
@@ -22,4 +22,14 @@ pub(super) fn example(label: &str, swap: u64, session: u64, steps: u64) -> JobVi
         rank.window = Some(RankWindow { steps, time_s: steps as f64, energy_j });
     }
     example
+}
+
+/// A trial of a plan, or of default clocks, of steps that took so long and so many joules.
+pub(super) fn trial(
+    plan: Option<&str>,
+    steps: impl IntoIterator<Item = (f64, Option<f64>)>,
+) -> TrialResult {
+    let plan = plan.and_then(|label| example(label, 1, 1, 1).plan);
+    let steps = steps.into_iter().map(|(time_s, energy_j)| TrialStep { time_s, energy_j });
+    TrialResult { plan, first_step: 1, steps: steps.collect(), ranks: Vec::new() }
 }

@@ -16,6 +16,7 @@ mod query;
 mod saving;
 mod store;
 mod tariff;
+mod usual;
 #[cfg(test)]
 mod weeks;
 mod windows;
@@ -24,7 +25,8 @@ pub(crate) use book::Ledger;
 pub(crate) use booked::Account;
 #[cfg(test)]
 pub(crate) use booked::Booked;
-pub(crate) use comparison::{Compared, Pairing, Turn};
+pub(crate) use comparison::{Compared, Pairing};
 pub(crate) use config::LedgerConfig;
 pub(crate) use months::Told;
 pub(crate) use saving::NORMAL_REACH;
+pub(crate) use usual::Usual;

@@ -14,6 +14,7 @@ use flate2::write::GzEncoder;
 use pfo_protocol::{Savings, SavingsBy, SavingsNode, SavingsRow, Tariff, Uid};
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::comparison::Compared;
 use crate::ledger::query::{
     Estimates, KWH_J, Known, MOST_ROWS, Part, by_subject, savings_and_estimates,
 };
@@ -218,9 +219,11 @@ fn own_slowdown_s(parts: &[Part<'_>]) -> Option<f64> {
     let own_s = |(comparisons, windows): &Part<'_>| {
         let rates = Rates::of(comparisons)?;
         let of_window = |window: &&Measured| {
-            let compared = &comparisons[rates.nearest(window.at_unix_s())];
-            let share = Rates::share(compared, window.used_j()?, window.steps);
-            Some(window.time_s * compared.slowdown() * share)
+            let energy_j = window.used_j()?;
+            let own = |compared: &Compared| {
+                compared.slowdown() * Rates::share(compared, energy_j, window.steps)
+            };
+            Some(window.time_s * rates.mean(window.at_unix_s(), own))
         };
         Some(windows.iter().filter_map(of_window).sum::<f64>())
     };

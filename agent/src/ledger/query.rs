@@ -208,7 +208,7 @@ pub(super) fn savings_and_estimates(parts: &[Part<'_>], prices: &Prices) -> (Sav
 fn slowdown_s(comparisons: &[Compared], windows: &[&Measured]) -> f64 {
     let Some(rates) = Rates::of(comparisons) else { return 0.0 };
     let of_window = |measured: &&Measured| {
-        measured.time_s * comparisons[rates.nearest(measured.at_unix_s())].slowdown()
+        measured.time_s * rates.mean(measured.at_unix_s(), Compared::slowdown)
     };
     windows.iter().filter(|measured| measured.used_j().is_some()).map(of_window).sum()
 }

@@ -2,9 +2,13 @@
 //!
 //! Of each comparison the ratio of energies at default clocks and under the plan counts: what changes
 //! both, such as the temperature of a room, cancels out. Joules that were measured under the plan are
-//! multiplied by the ratio of the comparison nearest in time, so that a job that has changed is
-//! compared with itself. The interval is Student's over all comparisons of the plan. What a comparison
+//! multiplied by the ratio of the sums of the few comparisons nearest in time, so that a job that has
+//! changed is compared with itself. It is not that of the nearest one: a guard compares again at once when it doubts a
+//! plan, and stops when it does not, so that the last comparison of such a row is a favourable one. The
+//! interval is Student's over all comparisons of the plan. What a comparison
 //! scatters by falls with the steps that it took.
+
+use std::ops::Range;
 
 use pfo_experiment::students_reach;
 use pfo_protocol::{SavedEnergy, Worth};
@@ -14,6 +18,9 @@ use crate::ledger::comparison::Compared;
 
 /// A node with more of a job than this has all of it, as far as counters that scatter can tell.
 const NEARLY_ALL: f64 = 0.9;
+
+/// Comparisons whose mean counts for joules.
+pub(super) const NEAREST: usize = 8;
 
 /// How far the interval of a known variance reaches, in standard deviations.
 pub(crate) const NORMAL_REACH: f64 = 1.96;
@@ -64,15 +71,40 @@ impl<'a> Rates<'a> {
         Some(Self { comparisons, variance: squares.sum::<f64>() / freedom, freedom })
     }
 
-    /// The number of the comparison that is nearest in time.
-    pub(super) fn nearest(&self, at_unix_s: u64) -> usize {
+    /// The numbers of the comparisons that are nearest in time: one at least.
+    fn nearest(&self, at_unix_s: u64) -> Range<usize> {
         let comparisons = self.comparisons;
-        let after = comparisons.partition_point(|compared| compared.at_unix_s < at_unix_s);
-        let before = after.saturating_sub(1);
-        let distance = |index: usize| {
-            comparisons.get(index).map_or(u64::MAX, |one| one.at_unix_s.abs_diff(at_unix_s))
+        let middle = comparisons.partition_point(|compared| compared.at_unix_s < at_unix_s);
+        let distance = |index: Option<usize>| {
+            let found = index.and_then(|index| comparisons.get(index));
+            found.map_or(u64::MAX, |one| one.at_unix_s.abs_diff(at_unix_s))
         };
-        if distance(before) <= distance(after) { before } else { after }
+        let mut near = middle..middle;
+        while near.len() < NEAREST.min(comparisons.len()) {
+            if distance(near.start.checked_sub(1)) <= distance(Some(near.end)) {
+                near.start -= 1;
+            } else {
+                near.end += 1;
+            }
+        }
+        near
+    }
+
+    /// The comparisons that are nearest in time, by their numbers, and which part of what was measured then
+    /// is multiplied by each.
+    pub(super) fn parts(&self, at_unix_s: u64) -> impl Iterator<Item = (usize, &Compared, f64)> {
+        let near = self.nearest(at_unix_s);
+        let of_plan = |compared: &Compared| compared.plan.energy_j;
+        let sum_j: f64 = self.comparisons[near.clone()].iter().map(of_plan).sum();
+        near.map(move |index| {
+            let compared = &self.comparisons[index];
+            (index, compared, of_plan(compared) / sum_j)
+        })
+    }
+
+    /// What the comparisons nearest in time say together.
+    pub(super) fn mean(&self, at_unix_s: u64, of: impl Fn(&Compared) -> f64) -> f64 {
+        self.parts(at_unix_s).map(|(_, compared, part)| part * of(compared)).sum()
     }
 
     /// The variance of the saving that a comparison says, as a share of the energy.
@@ -100,7 +132,9 @@ impl Estimate {
         let rates = Rates::of(comparisons)?;
         let mut weights = vec![0.0; comparisons.len()];
         for used in used {
-            weights[rates.nearest(used.at_unix_s)] += used.energy_j;
+            for (index, _, part) in rates.parts(used.at_unix_s) {
+                weights[index] += part * used.energy_j;
+            }
         }
         let each = || comparisons.iter().zip(&weights);
         let saved = each().map(|(compared, weight)| weight * compared.saving()).sum();
@@ -197,17 +231,38 @@ mod tests {
     #[test]
     fn an_interval_is_students() {
         let comparisons = [0.1, 0.2, 0.3].map(|saving| compared(10, saving));
-        // The first of equals takes all joules: a mean of 0.2, a deviation of 0.1, t of 4.303.
+        // All three count: a mean of 0.2, a deviation of 0.1 divided by the root of 3, t of 4.303.
         let Interval { low, estimate, high } = interval(&comparisons, &[used(10, 1000.0)]);
-        assert!((estimate - 100.0).abs() < 1e-9, "{estimate}");
-        assert!((high - estimate - 430.27).abs() < 0.01 && (low + high - 200.0).abs() < 1e-6);
+        assert!((estimate - 200.0).abs() < 1e-9, "{estimate}");
+        assert!((high - estimate - 248.42).abs() < 0.01 && (low + high - 400.0).abs() < 1e-6);
     }
 
     #[test]
-    fn joules_are_those_of_the_nearest_comparison() {
-        let comparisons = [compared(0, 0.1), compared(100, 0.3)];
+    fn joules_are_those_of_the_nearest_comparisons() {
+        let [first, second] = [(0, 0.1), (100, 0.3)].map(|(at, saving)| compared(at, saving));
+        let comparisons = [[first; NEAREST], [second; NEAREST]].concat();
         let of = |at| interval(&comparisons, &[used(at, 1000.0)]).estimate.round();
         assert_eq!([0, 49, 51, 100, 900].map(of), [100.0, 100.0, 300.0, 300.0, 300.0]);
+        let of = |at| interval(&[first, second, second], &[used(at, 1000.0)]).estimate.round();
+        assert_eq!([0, 100].map(of), [233.0; 2], "fewer count all");
+    }
+
+    proptest! {
+        #[test]
+        fn no_comparison_is_nearer_than_those_that_count(
+            times in prop::collection::vec(0_u64..100, 2..30),
+            at in 0_u64..120,
+        ) {
+            let mut times = times;
+            times.sort_unstable();
+            let comparisons: Vec<_> = times.iter().map(|at| compared(*at, 0.1)).collect();
+            let near = Rates::of(&comparisons).unwrap().nearest(at);
+            let distances = |range: Range<usize>| times[range].iter().map(|time| time.abs_diff(at));
+            prop_assert_eq!(near.len(), NEAREST.min(times.len()));
+            let farthest = distances(near.clone()).max();
+            let others = distances(0..near.start).chain(distances(near.end..times.len()));
+            prop_assert!(others.min().is_none_or(|other| Some(other) >= farthest));
+        }
     }
 
     #[test]

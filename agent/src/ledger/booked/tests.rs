@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::ledger::comparison::Turn;
+use crate::ledger::comparison::{Compared, Turn};
 use crate::ledger::saving::{Estimate, Used};
 use crate::ledger::store::Store;
 use crate::ledger::windows::{Entry, Work};
@@ -48,7 +48,7 @@ fn a_row_is_booked_once_when_its_plan_was_compared_twice() {
     assert_eq!(only(&ledger), Booked::default(), "they are there before they rise");
     ledger.append(&[], &[compared(100, 0.2)]).unwrap();
     let first = only(&ledger);
-    assert_near(first.saved_j, 10.0);
+    assert_near(first.saved_j, 15.0);
     assert_near(first.slower_s, 1.0);
     assert_eq!((first.compared_j, first.lost_j, first.faster_s), (100.0, 0.0, 0.0));
     // It is not booked again by who writes, nor by the next agent.
@@ -58,7 +58,7 @@ fn a_row_is_booked_once_when_its_plan_was_compared_twice() {
     ledger.append(&[], &[compared(110, 0.2)]).unwrap();
     assert_eq!(only(&ledger), first);
     ledger.append(&[row(101, 100.0)], &[]).unwrap();
-    assert_near(only(&ledger).saved_j, 30.0);
+    assert_near(only(&ledger).saved_j, 15.0 + 50.0 / 3.0);
 }
 
 #[test]
@@ -79,9 +79,9 @@ fn sums_stay_when_rows_are_removed_and_rise_on_afterwards() {
 fn what_a_plan_takes_more_is_no_saving_that_falls() {
     let directory = tempfile::tempdir().unwrap();
     let mut ledger = store(directory.path());
-    ledger.append(&[row(0, 100.0)], &[compared(0, 0.1), compared(100, -0.3)]).unwrap();
+    ledger.append(&[row(0, 100.0)], &[compared(0, 0.1), compared(1, 0.1)]).unwrap();
     let before = only(&ledger);
-    ledger.append(&[row(100, 100.0)], &[]).unwrap();
+    ledger.append(&[row(100, 100.0)], &[compared(100, -1.1)]).unwrap();
     let after = only(&ledger);
     assert_eq!(after.saved_j, before.saved_j);
     assert_near(after.lost_j, 30.0);

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::comparison::Turn;
+use crate::ledger::saving::NEAREST;
 
 fn window(from_unix_s: u64, lasts_s: u64, energy_j: f64) -> Measured {
     Measured {
@@ -26,7 +27,9 @@ fn known(windows: Vec<Measured>) -> Known {
         Compared { at_unix_s, default, plan: turn(10.0, 1.0) }
     };
     let work = Work { uid: Uid(1), job: "j".into(), plan: "p".into(), shape: "s".into() };
-    let comparisons = vec![compared(100, 0.1), compared(5000, 0.3), compared(9000, -0.1)];
+    // As many of each as count for a row.
+    let of = |(at, saving)| std::iter::repeat_n(compared(at, saving), NEAREST);
+    let comparisons = [(100, 0.1), (5000, 0.3), (9000, -0.1)].into_iter().flat_map(of).collect();
     Known { work, comparisons, windows }
 }
 
@@ -68,7 +71,7 @@ fn rows_are_of_the_partition_and_the_model_in_which_they_were_measured() {
 }
 
 #[test]
-fn the_slowdown_is_what_the_comparison_nearest_in_time_says() {
+fn the_slowdown_is_what_the_comparisons_nearest_in_time_say() {
     let at = |from| between(&known(vec![window(from, 100, 7.0)]), 0, u64::MAX).slowdown_s;
     assert!((at(0).unwrap() - 20.0).abs() < 1e-9, "{:?}", at(0));
     assert!((at(5000).unwrap() - 40.0).abs() < 1e-9, "{:?}", at(5000));

@@ -41,13 +41,14 @@ fn book_work(rows: &Transaction<'_>, work: i64) -> rusqlite::Result<()> {
     let (ids, mut weights, comparisons) = compared(rows, work)?;
     let Some(rates) = Rates::of(&comparisons) else { return Ok(()) };
     for (id, row) in unbooked(rows, work)? {
-        let index = rates.nearest(row.at_unix_s());
-        let booked = Booked::of(&rates, &comparisons[index], &row, weights[index]);
         rows.prepare_cached("DELETE FROM unbooked WHERE window = ?")?.execute([id])?;
-        let Some(booked) = booked else { continue };
-        weights[index] += booked.compared_j;
-        rows.prepare_cached("INSERT OR REPLACE INTO weights (comparison, energy_j) VALUES (?, ?)")?
+        let Some(booked) = Booked::of(&rates, &row, &mut weights) else { continue };
+        for (index, _, _) in rates.parts(row.at_unix_s()) {
+            rows.prepare_cached(
+                "INSERT OR REPLACE INTO weights (comparison, energy_j) VALUES (?, ?)",
+            )?
             .execute(params![ids[index], weights[index]])?;
+        }
         add(rows, &Account { uid, partition: row.partition, booked })?;
     }
     Ok(())

@@ -1,0 +1,83 @@
+//! Which steps of a comparison are usual. Some do what most do not: an evaluation, a checkpoint, a wait for
+//! data. A turn of few steps that holds one says nothing of clocks. Pure.
+
+use pfo_protocol::{TrialResult, TrialStep};
+
+use crate::calibration::median;
+
+/// A step that is longer than the median by this many times the median distance from it is not usual.
+const FAR: f64 = 6.0;
+
+/// No step is unusual that is longer by less than this share.
+const NEAR: f64 = 0.05;
+
+/// The longest usual step, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Usual(f64);
+
+impl Usual {
+    /// By steps of the plan: no step at default clocks is longer than these but for another reason.
+    pub(crate) fn of(plan: &[&TrialResult]) -> Self {
+        let times_s = || plan.iter().flat_map(|trial| &trial.steps).map(|step| step.time_s);
+        let median_s = median(times_s());
+        let apart_s = median(times_s().map(|time_s| (time_s - median_s).abs()));
+        Self(median_s + (NEAR * median_s).max(FAR * apart_s))
+    }
+
+    pub(crate) fn is_usual(self, step: &TrialStep) -> bool {
+        step.time_s <= self.0
+    }
+
+    /// The mean time of the usual steps, in seconds; none if there are none.
+    pub(crate) fn step_s(self, trials: &[&TrialResult]) -> Option<f64> {
+        let steps = || trials.iter().flat_map(|trial| &trial.steps);
+        let usual = || steps().filter(|step| self.is_usual(step)).map(|step| step.time_s);
+        let count = usual().count();
+        (count > 0).then(|| usual().sum::<f64>() / count as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ledger::example::trial;
+
+    fn usual(times_s: &[f64]) -> Vec<bool> {
+        let trial = trial(None, times_s.iter().map(|time_s| (*time_s, None)));
+        let usual = Usual::of(&[&trial]);
+        trial.steps.iter().map(|step| usual.is_usual(step)).collect()
+    }
+
+    #[test]
+    fn an_evaluation_each_third_step_is_not_usual_and_a_step_that_scatters_is() {
+        assert_eq!(
+            usual(&[1.0, 1.01, 3.0, 0.99, 1.0, 3.1, 1.02, 1.0]),
+            [true, true, false, true, true, false, true, true]
+        );
+        assert!(usual(&[0.8, 1.0, 1.2, 1.3, 0.7, 1.1, 0.9, 1.0]).into_iter().all(|usual| usual));
+        assert!(usual(&[1.0, 1.0, 1.0, 1.04]).into_iter().all(|usual| usual));
+    }
+
+    #[test]
+    fn the_mean_is_of_usual_steps() {
+        let of = |times_s: &[f64]| trial(None, times_s.iter().map(|time_s| (*time_s, None)));
+        let (plan, default) = (of(&[1.0, 1.0, 1.0, 1.0, 2.0]), of(&[0.9, 1.9]));
+        let usual = Usual::of(&[&plan]);
+        assert_eq!(usual.step_s(&[&default]), Some(0.9));
+        assert_eq!(usual.step_s(&[&plan, &plan]), Some(1.0));
+        assert_eq!(usual.step_s(&[&of(&[1.9, 1.8])]), None);
+        assert_eq!(usual.step_s(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn more_than_half_of_the_steps_of_a_plan_are_usual(
+            times_s in prop::collection::vec(0.0_f64..1e3, 1..40)
+        ) {
+            let kept = usual(&times_s).into_iter().filter(|usual| *usual).count();
+            prop_assert!(2 * kept > times_s.len(), "{kept} of {}", times_s.len());
+        }
+    }
+}

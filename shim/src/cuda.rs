@@ -50,6 +50,11 @@ pub(crate) fn gpu(ordinal: u32) -> Result<Option<GpuUuid>, Problem> {
     }
 }
 
+/// How many devices there are; `None` if CUDA is not there to be asked.
+pub(crate) fn count() -> Option<u32> {
+    CudaLibrary::find().map(|cuda| cuda.devices()).filter(|devices| *devices > 0)
+}
+
 /// The ordinal of the only device on which this process has its context; `None` if there is none, or if
 /// there are several.
 pub(crate) fn only_context() -> Option<u32> {

@@ -102,6 +102,7 @@ pub use pfo_protocol::{
 };
 pub use problem::{Problem, ProblemCode};
 pub use session::Session;
+pub use visible::cuda_gpus;
 pub use stream_ordered::{StreamOrdered, Told, context_ordinal, wait_for_gpu};
 
 /// The version of this library.

@@ -8,7 +8,28 @@
 
 use pfo_protocol::{GpuListing, GpuUuid};
 
+use crate::cuda;
 use crate::problem::Problem;
+
+/// The GPUs of this process, in the order in which CUDA counts them. CUDA is asked if the process has
+/// initialized it; else its variables decide, given the GPUs that the driver shows this process.
+///
+/// # Errors
+/// If one of them is a MIG instance, or if CUDA may count them in another order.
+pub fn cuda_gpus(listed: &[GpuListing]) -> Result<Vec<GpuUuid>, Problem> {
+    let Some(count) = cuda::count() else {
+        let environment = CudaEnvironment::read(|name| std::env::var(name).ok());
+        return environment.gpus(listed, listed.len());
+    };
+    let gpus = (0..count).map(|ordinal| {
+        let unknown = || {
+            let message = format!("CUDA does not say which GPU cuda:{ordinal} is");
+            Problem::unresolved(message, NAME_IT)
+        };
+        cuda::gpu(ordinal)?.ok_or_else(unknown)
+    });
+    gpus.collect()
+}
 
 /// The variables that decide how CUDA counts.
 #[derive(Clone, Debug, Default)]
@@ -41,18 +62,11 @@ impl CudaEnvironment {
         listed: &[GpuListing],
         openable: usize,
     ) -> Result<GpuUuid, Problem> {
-        let mut by_bus: Vec<&GpuListing> = listed.iter().collect();
-        by_bus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
+        let by_bus = by_bus(listed);
         let Some(visible) = &self.visible else {
             return self.by_index(ordinal, ordinal as usize, &by_bus, openable);
         };
-        let mut entries = Vec::new();
-        for text in visible.split(',').map(str::trim) {
-            match Entry::read(text, &by_bus)? {
-                Some(entry) => entries.push(entry),
-                None => break,
-            }
-        }
+        let entries = Entry::read_all(visible, &by_bus)?;
         match entries.get(ordinal as usize) {
             Some(Entry::Uuid(uuid)) => Ok(uuid.clone()),
             Some(Entry::Index(index)) => self.by_index(ordinal, *index, &by_bus, openable),
@@ -66,6 +80,15 @@ impl CudaEnvironment {
                 NAME_IT,
             )),
         }
+    }
+
+    /// All that CUDA counts.
+    fn gpus(&self, listed: &[GpuListing], openable: usize) -> Result<Vec<GpuUuid>, Problem> {
+        let count = match &self.visible {
+            Some(visible) => Entry::read_all(visible, &by_bus(listed))?.len(),
+            None => listed.len(),
+        };
+        (0..count).map(|ordinal| self.gpu(ordinal as u32, listed, openable)).collect()
     }
 
     /// The GPU that CUDA gives this index when it sees these GPUs.
@@ -127,7 +150,24 @@ enum Entry {
     Uuid(GpuUuid),
 }
 
+fn by_bus(listed: &[GpuListing]) -> Vec<&GpuListing> {
+    let mut by_bus: Vec<&GpuListing> = listed.iter().collect();
+    by_bus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
+    by_bus
+}
+
 impl Entry {
+    fn read_all(visible: &str, by_bus: &[&GpuListing]) -> Result<Vec<Self>, Problem> {
+        let mut entries = Vec::new();
+        for text in visible.split(',').map(str::trim) {
+            match Self::read(text, by_bus)? {
+                Some(entry) => entries.push(entry),
+                None => break,
+            }
+        }
+        Ok(entries)
+    }
+
     /// One entry of the list; `None` for one at which CUDA stops reading it.
     fn read(text: &str, by_bus: &[&GpuListing]) -> Result<Option<Self>, Problem> {
         if text.starts_with("MIG-") {
@@ -196,6 +236,20 @@ mod tests {
     fn numbers_in_the_variable_renumber() {
         assert_eq!(index_of(&seeing("2,0"), 0), Ok(2));
         assert_eq!(index_of(&seeing(" 2 , 0 "), 1), Ok(0));
+    }
+
+    #[test]
+    fn all_gpus_are_those_of_each_ordinal() {
+        let node = node(&[A100; 4]);
+        let all = |environment: CudaEnvironment| {
+            let gpus = environment.gpus(&node, 4).unwrap();
+            let index = |uuid| node.iter().position(|gpu| gpu.uuid == uuid).unwrap();
+            gpus.into_iter().map(index).collect::<Vec<_>>()
+        };
+        assert_eq!(all(CudaEnvironment::default()), [0, 1, 2, 3]);
+        assert_eq!(all(seeing("2,GPU-0,9,1")), [2, 0]);
+        assert_eq!(all(seeing("")), [0; 0]);
+        assert!(seeing("1,MIG-a").gpus(&node, 4).is_err());
     }
 
     #[test]

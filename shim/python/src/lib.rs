@@ -16,6 +16,8 @@ use pyo3::prelude::*;
 mod _native {
     use std::time::Duration;
 
+    use pfo_protocol::GpuListing;
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     #[pymodule_export]
@@ -34,6 +36,22 @@ mod _native {
     #[pyfunction]
     fn launched_rank() -> Option<u32> {
         pfo::launched_rank()
+    }
+
+    /// The UUIDs of this process's GPUs in the order in which CUDA counts them, given the UUID, PCI bus id and
+    /// model of each GPU that the driver shows it. Raises ``ValueError`` if CUDA may count them in another
+    /// order.
+    #[pyfunction]
+    fn cuda_gpus(driver_gpus: Vec<(String, String, String)>) -> PyResult<Vec<String>> {
+        let refused = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+        let mut listed = Vec::new();
+        for (uuid, pci_bus_id, model) in driver_gpus {
+            let uuid = uuid.parse().map_err(|error| refused(&error))?;
+            let pci_bus_id = pci_bus_id.parse().map_err(|error| refused(&error))?;
+            listed.push(GpuListing { uuid, pci_bus_id, model });
+        }
+        let gpus = pfo::cuda_gpus(&listed).map_err(|problem| refused(&problem))?;
+        Ok(gpus.iter().map(ToString::to_string).collect())
     }
 
     /// Waits, for at most ``patience_s`` seconds, until the GPU has reached every call of every session of

@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "agent_request_frame",
     "answer",
+    "cuda_gpus",
     "launched_rank",
     "payload_bytes",
     "request_frame",
@@ -29,6 +30,11 @@ __all__ = [
 ]
 
 __version__: Final[str]
+
+def cuda_gpus(driver_gpus: list[tuple[str, str, str]]) -> list[str]:
+    """The UUIDs of this process's GPUs in the order in which CUDA counts them, given the UUID, PCI
+    bus id and model of each GPU that the driver shows it. Raises ``ValueError`` if CUDA may count
+    them in another order."""
 
 def launched_rank() -> Optional[int]:
     """The global rank that a launcher (``torchrun``, Open MPI, PMI, Slurm) gave this process; None

@@ -7,12 +7,31 @@ import os
 import threading
 from typing import Optional
 
+from pfo_gpu import _native
+
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
 _NAME_BYTES = 96
 
 _lock = threading.Lock()
 _loaded: Optional[Nvml] = None
+
+# Threads do not outlive a fork: no thread may be in the library, or hold the lock, in the meantime.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+class _Pci(ctypes.Structure):
+    """``nvmlPciInfo_t`` of ``nvml.h``."""
+
+    _fields_ = [
+        ("bus_id_legacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pci_device_id", ctypes.c_uint),
+        ("pci_subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    ]
 
 
 class NvmlError(RuntimeError):
@@ -46,31 +65,50 @@ class Nvml:
     def by_name(self, name: str) -> ctypes.c_void_p:
         """The GPU of a UUID, the beginning of one, or a PCI bus id. Raises :class:`NvmlError` if
         there is none."""
-        handle, found = ctypes.c_void_p(), [self.by_index(index) for index in range(self.count())]
+        handle = ctypes.c_void_p()
         if name.startswith("GPU-"):
-            matching = [one for one in found if self.uuid(one).startswith(name)]
+            matching = [one for one in self.all() if self.uuid(one).startswith(name)]
             if len(matching) != 1:
                 raise NvmlError(f"{name} is {'no GPU' if not matching else 'the beginning of several GPUs'} of this node")
             return matching[0]
         self._call("nvmlDeviceGetHandleByPciBusId_v2", name.encode(), ctypes.byref(handle))
         return handle
 
+    def all(self) -> list[ctypes.c_void_p]:
+        """The GPUs that the driver shows this process, in its own order."""
+        return [self.by_index(index) for index in range(self.count())]
+
     def uuid(self, handle: ctypes.c_void_p) -> str:
         """The UUID of a GPU."""
-        text = ctypes.create_string_buffer(_NAME_BYTES)
-        self._call("nvmlDeviceGetUUID", handle, text, ctypes.c_uint(_NAME_BYTES))
-        return text.value.decode()
+        return self._text("nvmlDeviceGetUUID", handle)
+
+    def model(self, handle: ctypes.c_void_p) -> str:
+        """The name of its model."""
+        return self._text("nvmlDeviceGetName", handle)
+
+    def pci_bus_id(self, handle: ctypes.c_void_p) -> str:
+        """Its PCI bus id."""
+        pci = _Pci()
+        self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+        return bytes(pci.bus_id).decode()
 
     def energy_mj(self, handle: ctypes.c_void_p) -> int:
         """The energy that a GPU has used since its driver was loaded, in millijoules."""
         energy = ctypes.c_ulonglong()
-        code = self._energy(handle, ctypes.byref(energy))
+        with _lock:
+            code = self._energy(handle, ctypes.byref(energy))
         if code != _SUCCESS:
             raise NvmlError(f"the energy counter cannot be read: {self._reason(code)}")
         return energy.value
 
+    def _text(self, name: str, handle: ctypes.c_void_p) -> str:
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        self._call(name, handle, text, ctypes.c_uint(_NAME_BYTES))
+        return text.value.decode(errors="replace")
+
     def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self._library, name)(*arguments)
+        with _lock:
+            code = getattr(self._library, name)(*arguments)
         if code != _SUCCESS:
             raise NvmlError(f"{name}: {self._reason(code)}")
 
@@ -83,27 +121,27 @@ class Nvml:
 def nvml() -> Nvml:
     """The driver's library, loaded once for the process."""
     global _loaded
-    with _lock:
-        if _loaded is None:
-            _loaded = Nvml()
-        return _loaded
+    loaded = _loaded
+    if loaded is None:
+        # Two threads may both load it: the library counts, and the later one stays.
+        loaded = _loaded = Nvml()
+    return loaded
 
 
 def visible() -> list[ctypes.c_void_p]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` lists, or all. Numbers count in the driver's order,
-    which may not be CUDA's."""
+    """The GPUs of this process as CUDA counts them. Raises :class:`NvmlError` if CUDA may count
+    them in another order."""
     library = nvml()
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if names is None:
-        return [library.by_index(index) for index in range(library.count())]
-    found = []
-    for name in names.split(","):
-        name = name.strip()
-        # CUDA ends its list with the first that is none.
-        if name.isdigit() and int(name) < library.count():
-            found.append(library.by_index(int(name)))
-        elif name.startswith("GPU-"):
-            found.append(library.by_name(name))
-        else:
-            break
-    return found
+    gpus = {library.uuid(handle): handle for handle in library.all()}
+    try:
+        listed = [(uuid, library.pci_bus_id(handle), library.model(handle)) for uuid, handle in gpus.items()]
+        return [gpus[uuid] for uuid in _native.cuda_gpus(listed)]
+    except ValueError as error:
+        raise NvmlError(str(error)) from None
+    except KeyError as error:
+        raise NvmlError(f"CUDA counts GPU {error.args[0]}, which the driver does not show this process") from None
+
+
+def all_visible() -> list[ctypes.c_void_p]:
+    """The GPUs of this process, in any order."""
+    return nvml().all() if os.environ.get("CUDA_VISIBLE_DEVICES") is None else visible()

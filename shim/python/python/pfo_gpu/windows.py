@@ -11,17 +11,28 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Hashable, Iterable, Optional, TypeVar, Union
+from typing import Any, Callable, Iterable, Optional, TypeVar, Union
 
 from pfo_gpu import cuda
-from pfo_gpu.nvml import NvmlError, nvml, visible
+from pfo_gpu.nvml import NvmlError, all_visible, nvml, visible
 from pfo_gpu.once import Once
 from pfo_gpu.span import returns_before_its_work
 
 _Run = TypeVar("_Run", bound=Callable[..., Any])
 _Gpu = Union[int, str]
 
+# Millijoules of each GPU, or why they are not known.
+_Reading = Union[list[int], str]
+
+# A driver that is busy refuses a reading now and then.
+_TRIES = 3
+_TRY_AGAIN_AFTER_S = 0.001
+
 _reported = Once()
+
+# Of all windows: none is held by a thread that a fork leaves behind.
+_lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Window:
@@ -34,9 +45,10 @@ class Window:
         print(epoch.time_s, epoch.energy_j)
 
     ``async with`` and coroutine functions work, too. Windows may be nested and run in several
-    threads. A window that is entered more than once adds up; :attr:`count` says how often it has
-    ended. The energy is that of the whole GPUs in the meantime, including what other processes
-    used.
+    threads. A window that is entered more than once adds up, and what overlaps counts each time;
+    :attr:`count` says how often it has ended. :meth:`begin` and :meth:`end` may be called in
+    different threads, tasks or cells of a notebook. The energy is that of the whole GPUs in the
+    meantime, including what other processes used.
 
     Attributes:
         name: Its name.
@@ -46,8 +58,8 @@ class Window:
         self.name = name
         self._sync = sync
         self._gpus = _Counters(None if gpus is None else _named(gpus))
-        self._lock = threading.Lock()
-        self._begun: dict[Hashable, list[tuple[int, list[int]]]] = {}
+        self._begun: list[_Begun] = []
+        self._problem: Optional[str] = None
         self._time_ns = 0
         self._energy_mj = [0] * len(self._gpus.uuids)
         self.count = 0
@@ -78,35 +90,38 @@ class Window:
 
     @property
     def problem(self) -> Optional[str]:
-        """Why the energy is not known; None if it is."""
-        return self._gpus.problem
+        """Why the energy is not known; None if it is. One reading that failed is enough: the sum
+        would lack a part. Another window is not affected."""
+        return self._gpus.problem or self._problem
 
     def begin(self) -> None:
         """Begins, as entering the window does. With ``sync``, it waits for the GPU first."""
         if self._sync:
             _wait_for_gpus()
-        began = (time.perf_counter_ns(), self._gpus.read())
-        with self._lock:
-            self._begun.setdefault(_here(), []).append(began)
+        began = _Begun(_here(), time.perf_counter_ns(), self._gpus.read())
+        with _lock:
+            self._begun.append(began)
 
     def end(self) -> None:
-        """Ends, as leaving the window does. Without a begin in the same thread or task, it measures
-        nothing."""
+        """Ends, as leaving the window does: what this thread or task began last, else what any
+        other one did. Without a begin, it measures nothing, and one warning says so."""
         if self._sync:
             _wait_for_gpus()
-        energy_mj, now_ns = self._gpus.read(), time.perf_counter_ns()
-        with self._lock:
-            begun = self._begun.get(_here())
-            if not begun:
-                return
-            began_ns, before_mj = begun.pop()
-            if not begun:
-                del self._begun[_here()]
-            self._time_ns += now_ns - began_ns
-            # A counter that fell is of a driver that was loaded again.
-            used = [max(0, now - before) for now, before in zip(energy_mj, before_mj)]
-            self._energy_mj = [total + more for total, more in zip(self._energy_mj, used)]
-            self.count += 1
+        reading, now_ns, here = self._gpus.read(), time.perf_counter_ns(), _here()
+        with _lock:
+            own = (index for index in reversed(range(len(self._begun))) if self._begun[index].by is here)
+            place = next(own, len(self._begun) - 1)
+            begun = self._begun.pop(place) if place >= 0 else None
+            if begun is not None:
+                self._time_ns += now_ns - begun.at_ns
+                used_mj, problem = self._gpus.used(begun.reading, reading)
+                self._energy_mj = [total + more for total, more in zip(self._energy_mj, used_mj)]
+                self._problem = self._problem or problem
+                self.count += 1
+        if begun is None and _reported.is_first(f"end {self.name}"):
+            logging.getLogger("pfo_gpu").warning(
+                "window %r was ended without having begun, which measures nothing; call begin() first", self.name
+            )
 
     def __enter__(self) -> Window:
         self.begin()
@@ -160,9 +175,9 @@ def window(name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync:
 
     Args:
         name: Its name.
-        gpus: UUIDs, PCI bus ids, or indices among the GPUs that CUDA shows this process. Defaults
-            to the GPUs that this process leases, else to ``PFO_GPU`` (unless that is ``cuda:N``),
-            else to PyTorch's current device if ``LOCAL_RANK`` is set and PyTorch has initialized
+        gpus: UUIDs, PCI bus ids, or CUDA ordinals of this process, as those of
+            :class:`pfo_gpu.Session`; a GPU that is named twice counts once. Defaults
+            to the GPUs that this process leases, else to ``PFO_GPU``, else to PyTorch's current device if ``LOCAL_RANK`` is set and PyTorch has initialized
             CUDA, else to all that CUDA shows.
         sync: Whether begin and end wait until PyTorch's current GPU has finished its work, as Zeus'
             do.
@@ -195,7 +210,7 @@ class Measurement:
     time: float
     """Seconds."""
     gpu_energy: dict[int, float]
-    """Joules of each GPU, by its index among those that CUDA shows this process."""
+    """Joules of each GPU, by its CUDA ordinal."""
     cpu_energy: None = None
     """Not measured."""
     dram_energy: None = None
@@ -211,7 +226,7 @@ class Monitor:
     """Replaces ``zeus.monitor.ZeusMonitor`` for windows: the same calls, and the same figures.
 
     Args:
-        gpu_indices: Indices among the GPUs that CUDA shows this process; defaults to all of them.
+        gpu_indices: CUDA ordinals of this process; defaults to all of them.
         cpu_indices: Ignored.
         approx_instant_energy: Ignored: a counter that has not moved yet gives 0 J.
         log_file: Ignored.
@@ -236,10 +251,11 @@ class Monitor:
         wrong = [index for index in self.gpu_indices if not 0 <= index < len(gpus)]
         if wrong:
             raise ValueError(f"gpu_indices has {wrong[0]}; CUDA shows this process {len(gpus)} GPUs, counted from 0")
-        self._counters = _Counters(self.gpu_indices)
+        self._uuids = [nvml().uuid(gpus[index]) for index in self.gpu_indices]
+        self._counters = _Counters(self._uuids)
         if self._counters.problem:
             raise NvmlError(self._counters.problem)
-        self._begun: dict[str, tuple[int, list[int]]] = {}
+        self._begun: dict[str, tuple[int, _Reading]] = {}
 
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
         """Begins a window. With ``sync_execution``, it waits for the GPU first.
@@ -256,23 +272,35 @@ class Monitor:
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """Ends a window, in any thread, and returns what it measured; zeros if it is cancelled.
 
-        With ``sync_execution``, it waits for the GPU first. If a counter can no longer be read,
-        ``gpu_energy`` is empty, and one warning gives the reason.
+        With ``sync_execution``, it waits for the GPU first. If a counter could not be read, or fell,
+        ``gpu_energy`` is empty, and one warning gives the reason; the next window is not affected.
 
         Raises:
             ValueError: No window of this name is open.
         """
         if sync_execution and not cancel:
             _wait_for_gpus()
-        energy_mj, now_ns = self._counters.read(), time.perf_counter_ns()
+        reading, now_ns = self._counters.read(), time.perf_counter_ns()
         begun = self._begun.pop(key, None)
         if begun is None:
             raise ValueError(f"measurement window {key!r} is not open")
         if cancel:
             return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
-        began_ns, before_mj = begun
-        used = [max(0, now - before) / 1e3 for now, before in zip(energy_mj, before_mj)]
-        return Measurement((now_ns - began_ns) / 1e9, dict(zip(self.gpu_indices, used)))
+        began_ns, before = begun
+        used_mj, _ = self._counters.used(before, reading)
+        by_uuid = dict(zip(self._counters.uuids, used_mj))
+        measured = {index: uuid for index, uuid in zip(self.gpu_indices, self._uuids) if uuid in by_uuid}
+        energy_j = {index: by_uuid[uuid] / 1e3 for index, uuid in measured.items()}
+        return Measurement((now_ns - began_ns) / 1e9, energy_j)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A window that has begun and not ended."""
+
+    by: object
+    at_ns: int
+    reading: _Reading
 
 
 class _Counters:
@@ -280,34 +308,53 @@ class _Counters:
 
     def __init__(self, gpus: Optional[Iterable[_Gpu]]) -> None:
         self.problem: Optional[str] = None
+        """Why none of them can ever be read."""
         self._handles: list[ctypes.c_void_p] = []
         self.uuids: list[str] = []
         try:
             library = nvml()
             handles = _chosen() if gpus is None else [_handle(gpu) for gpu in gpus]
-            self.uuids = [library.uuid(handle) for handle in handles]
+            named = {library.uuid(handle): handle for handle in handles}
+            self.uuids, self._handles = list(named), list(named.values())
             self._read_mj = library.energy_mj
-            self._handles = handles
-            if not handles:
-                self._fail("CUDA_VISIBLE_DEVICES shows this process no GPU")
-            self.read()
+            self.problem = None if handles else "CUDA_VISIBLE_DEVICES shows this process no GPU"
+            first = self.read()
+            self.problem = self.problem or (first if isinstance(first, str) else None)
         except NvmlError as error:
-            self._fail(str(error))
-
-    def read(self) -> list[int]:
-        """Millijoules of each GPU; empty once one could not be read."""
+            self.problem = str(error)
         if self.problem:
-            return []
-        try:
-            return [self._read_mj(handle) for handle in self._handles]
-        except NvmlError as error:
-            self._fail(str(error))
-            return []
+            _warn(self.problem)
 
-    def _fail(self, problem: str) -> None:
-        self.problem = problem
-        if _reported.is_first(problem):
-            logging.getLogger("pfo_gpu").warning("windows measure time, and no energy: %s", problem)
+    def read(self) -> _Reading:
+        """Millijoules of each GPU, or why one of them could not be read."""
+        if self.problem:
+            return self.problem
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return [self._read_mj(handle) for handle in self._handles]
+            except NvmlError as error:
+                problem = str(error)
+                if tries_left:
+                    time.sleep(_TRY_AGAIN_AFTER_S)
+        return problem
+
+    def used(self, before: _Reading, now: _Reading) -> tuple[list[int], Optional[str]]:
+        """Millijoules of each GPU between two readings; none, and the reason, if they are not
+        known."""
+        if isinstance(before, str):
+            return [], _warn(before)
+        if isinstance(now, str):
+            return [], _warn(now)
+        fell = next((uuid for uuid, mj, was_mj in zip(self.uuids, now, before) if mj < was_mj), None)
+        if fell is not None:
+            return [], _warn(f"the energy counter of {fell} fell; was the driver loaded anew?")
+        return [mj - was_mj for mj, was_mj in zip(now, before)], None
+
+
+def _warn(problem: str) -> str:
+    if _reported.is_first(problem):
+        logging.getLogger("pfo_gpu").warning("windows measure time, and no energy: %s", problem)
+    return problem
 
 
 def _handle(gpu: _Gpu) -> ctypes.c_void_p:
@@ -327,13 +374,14 @@ def _chosen() -> list[ctypes.c_void_p]:
     if leased:
         return [nvml().by_name(str(uuid)) for uuid in sorted(map(str, leased))]
     named = os.environ.get("PFO_GPU", "")
-    if named and not named.startswith("cuda"):
-        return [_handle(int(named) if named.isdigit() else named)]
-    gpus, torch = visible(), cuda.pytorch()
+    if named:
+        ordinal = named[len("cuda:") :] if named.startswith("cuda:") else named
+        return [_handle(int(ordinal) if ordinal.isdigit() else named)]
+    torch = cuda.pytorch()
     if "LOCAL_RANK" in os.environ and torch is not None and torch.cuda.is_initialized():
-        current = int(torch.cuda.current_device())
+        gpus, current = visible(), int(torch.cuda.current_device())
         return gpus[current : current + 1] or gpus
-    return gpus
+    return all_visible()
 
 
 def _wait_for_gpus() -> None:
@@ -346,10 +394,10 @@ def _wait_for_gpus() -> None:
         pass
 
 
-def _here() -> Hashable:
+def _here() -> object:
     """The thread, or the task of it, that enters and leaves a window."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return threading.get_ident() if task is None else id(task)
+    return threading.current_thread() if task is None else task

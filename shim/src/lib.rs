@@ -102,8 +102,8 @@ pub use pfo_protocol::{
 };
 pub use problem::{Problem, ProblemCode};
 pub use session::Session;
-pub use visible::cuda_gpus;
 pub use stream_ordered::{StreamOrdered, Told, context_ordinal, wait_for_gpu};
+pub use visible::cuda_gpus;
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

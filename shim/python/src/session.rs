@@ -45,6 +45,10 @@ impl Problem {
         Self { code, message, remedy }
     }
 
+    fn __getnewargs__(&self) -> (i32, &str, &str) {
+        (self.code, &self.message, &self.remedy)
+    }
+
     fn __str__(&self) -> String {
         match &self.remedy[..] {
             "" => self.message.clone(),

@@ -68,6 +68,33 @@ def test_a_job_is_tuned_with_progress_and_the_result_says_what_it_runs(node, tra
     assert (tuned.kept is None) == (tuned.plan is None) == (tuned.saving is None) and repr(tuned) and tuned._repr_html_()
     (known,) = pfo_gpu.Node().tunes()
     assert known.is_over and known.state == seen[-1].state
+    assert any("a sweep measures" in progress.now for progress in seen)
+    assert pfo_gpu.Node().watch_tune("job").report == tuned.report and len({tuned, tuned}) == 1
+
+
+def test_a_tune_is_watched_again_and_through_a_restart_of_the_agent(node, training):
+    daemons, told = pfo_gpu.Node(patience_s=60), []
+
+    def restart_and_stop(progress):
+        told.append(progress)
+        if len(told) == 2:
+            node.kill_agent()
+            node.start_agent()
+        if len(told) == 4:
+            daemons.stop_tune("job")
+
+    def leave(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        daemons.tune("job", max_slowdown=0.5, progress=leave)
+    with pytest.raises(pfo_gpu.NodeError, match="job job is being tuned"):
+        daemons.tune("job", progress=leave)
+    with pytest.raises(pfo_gpu.NodeError, match="the tune of job job goes on; `Node.watch_tune` waits for its end"):
+        daemons.tuned("job")
+    with pytest.raises(pfo_gpu.NodeError, match="the tune of job job was stopped"):
+        daemons.watch_tune("job", progress=restart_and_stop)
+    assert told[-1].is_over and len(told) >= 4
 
 
 def test_a_tune_that_is_stopped_is_an_error_that_says_so(node, training):
@@ -117,6 +144,11 @@ def test_a_job_that_is_not_there_has_no_power_of_waiting(node):
         (lambda node: node.guard("job", float("nan")), "max_slowdown is nan; .* from 0 on, such as 0.01 for 1 %"),
         (lambda node: node.guard("job", "1%"), "max_slowdown is '1%'; it must be a number.*"),
         (lambda node: node.guard("job", -0.01), "max_slowdown is -0.01; it must be a number from 0 on.*"),
+        (lambda node: node.rollback(None), "job is None; it must be a text"),
+        (lambda node: node.savings(by=None), "by is None; it must be one of job, user, .*"),
+        (lambda node: node.savings(since=float("nan")), "since is nan; it must be a number from 0 on, such as .*"),
+        (lambda node: node.sweep("job", steps="3"), "steps is '3'; it must be a whole number"),
+        (lambda node: node.tune("job", max_slowdown=float("nan")), "max_slowdown is nan; it must be a number.*"),
         (lambda node: node.straggler("job", 0.9), "slowdown is 0.9; it must be a number from 1 on, such as 1.2"),
     ],
 )

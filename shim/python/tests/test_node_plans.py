@@ -33,6 +33,35 @@ def test_a_swap_is_rolled_back(node):
         assert agent.rollback("job").plan.label == "plan.json"
 
 
+def test_a_job_over_several_nodes_is_changed_by_their_agents(node):
+    daemons, asked = pfo_gpu.Node(), []
+    swapped = {"number": 3, "plan": "mine", "step": 9, "nodes": 2, "changed": 2, "late": []}
+
+    def agent(request, wait=False):
+        asked.append(request)
+        if request == "Status":
+            return {"Status": {"jobs": [{"job": "job", "uid": 7, "fleet": {}}]}}
+        return {"FleetSwapped": dict(swapped)}
+
+    daemons._agent = agent
+    for change in (lambda: daemons.swap("job", None, wait=True), lambda: daemons.straggler("job", 1.2)):
+        changed = change()
+        assert (changed.plan, changed.step, changed.nodes, changed.changed) == ("mine", 9, 2, 2)
+    assert asked[1] == {
+        "FleetSwap": {
+            "job": {"job": "job", "uid": None},
+            "target": "DefaultClocks",
+            "at_step": None,
+            "wait": True,
+            "max_slowdown": None,
+        }
+    }
+    pfo_gpu._native.agent_request_frame(json.dumps(asked[1]))
+    swapped["late"] = ["b (rank 3): its driver refuses"]
+    with pytest.raises(pfo_gpu.NodeError, match="job job does not run it on every node: b .rank 3.: its driver refuses"):
+        daemons.rollback("job")
+
+
 def test_a_plan_is_kept_for_a_job_until_it_is_forgotten(node):
     agent = pfo_gpu.Node()
     assert agent.kept_plans() == []

@@ -68,6 +68,7 @@ class Problem:
     """Why training runs at default clocks, or without its plan."""
 
     def __new__(cls, code: int, message: str, remedy: str) -> Problem: ...
+    def __getnewargs__(self) -> tuple[int, str, str]: ...
     @property
     def code(self) -> int:
         """The code of ``enum pfo_code`` in ``pfo.h``."""

@@ -16,7 +16,7 @@ jobs.
 from pfo_gpu._native import NodeError
 from pfo_gpu.node.asynchronous import AsyncNode
 from pfo_gpu.node.energy import StepEnergy, StepReading
-from pfo_gpu.node.node import KeptPlan, Node, StoredProfile, Swapped
+from pfo_gpu.node.node import FleetSwapped, KeptPlan, Node, StoredProfile, Swapped
 from pfo_gpu.node.savings import SavedEnergy, Savings
 from pfo_gpu.node.status import DaemonStatus, GpuStatus, JobStatus, PlanStatus, RankStatus, Status, Window
 from pfo_gpu.node.tuning import Tuned, TuneProgress
@@ -24,6 +24,7 @@ from pfo_gpu.node.tuning import Tuned, TuneProgress
 __all__ = [
     "AsyncNode",
     "DaemonStatus",
+    "FleetSwapped",
     "GpuStatus",
     "JobStatus",
     "KeptPlan",

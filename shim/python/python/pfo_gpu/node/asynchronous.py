@@ -67,6 +67,7 @@ class AsyncNode:
     sweep = _awaited(Node.sweep)
     tuned = _awaited(Node.tuned)
     tunes = _awaited(Node.tunes)
+    watch_tune = _awaited(Node.watch_tune)
     stop_tune = _awaited(Node.stop_tune)
     guard = _awaited(Node.guard)
     load_frontier = _awaited(Node.load_frontier)

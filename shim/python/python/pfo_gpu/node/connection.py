@@ -14,6 +14,14 @@ from pfo_gpu._native import NodeError
 _HEADER_BYTES = 8
 
 
+class NoAnswer(NodeError):
+    """The daemon may answer later."""
+
+
+class Away(NodeError):
+    """The daemon does not serve."""
+
+
 def ask(
     path: str, frame: Callable[[str], bytes], request: object, patience_s: Optional[float], daemon: str
 ) -> Any:
@@ -27,7 +35,9 @@ def ask(
         daemon: The name of the daemon, for errors.
 
     Raises:
-        NodeError: There is no answer, or the daemon refuses.
+        NoAnswer: There is no answer in time.
+        Away: The daemon does not serve.
+        NodeError: The daemon refuses.
     """
     until = None if patience_s is None else time.monotonic() + patience_s
     message = frame(json.dumps(request))
@@ -41,11 +51,13 @@ def ask(
                 _native.answer(header + _exactly(connection, _native.payload_bytes(header), until))
             )
     except (socket.timeout, BlockingIOError):
-        raise NodeError(
-            f"{daemon} on {path} has not answered within {patience_s} s; see `journalctl -u {daemon}`"
+        # The agent answers some requests only when pfod has answered it.
+        units = "pfo-agent -u pfod" if daemon == "pfo-agent" else daemon
+        raise NoAnswer(
+            f"{daemon} on {path} has not answered within {patience_s} s; see `journalctl -u {units}`"
         ) from None
     except OSError as error:
-        raise NodeError(f"{daemon} on {path}: {error.strerror or error}; {_remedy(error, daemon)}") from None
+        raise Away(f"{daemon} on {path}: {error.strerror or error}; {_remedy(error, daemon)}") from None
 
 
 def _exactly(connection: socket.socket, count: int, until: Optional[float]) -> bytes:

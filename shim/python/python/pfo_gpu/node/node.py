@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
@@ -12,8 +13,8 @@ from pfo_gpu import _native
 from pfo_gpu._native import NodeError
 from pfo_gpu.node import requests, tuning
 from pfo_gpu.node import status as status_of
-from pfo_gpu.node.connection import ask
-from pfo_gpu.node.savings import Savings
+from pfo_gpu.node.connection import Away, NoAnswer, ask
+from pfo_gpu.node.savings import SAVINGS_BY, Savings
 from pfo_gpu.node.status import JobStatus, PlanStatus, Status
 from pfo_gpu.node.tuning import Tuned, TuneProgress
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pfo_gpu.planner.files import PathLike
 
 _SOCKET = "/run/pfo/pfod.sock"
+
+# How often a tune that is watched is asked how far its sweep is, and an agent whether it is back, in seconds.
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,22 @@ class Swapped:
     """The step at which every rank changes."""
     ranks: int
     """The number of ranks on this node that change."""
+    changed: int
+    """How many of them have changed already."""
+
+
+@dataclass(frozen=True)
+class FleetSwapped:
+    """A swap of a job with ranks on several nodes that was decided or, with ``wait=True``, done."""
+
+    number: int
+    """Counts the swaps of the job from 1."""
+    plan: Optional[str]
+    """The label of the plan; None at default clocks."""
+    step: int
+    """The step at which every rank changes."""
+    nodes: int
+    """The number of nodes of the job."""
     changed: int
     """How many of them have changed already."""
 
@@ -90,8 +110,9 @@ class Node:
         socket: The socket of ``pfod``; defaults to ``PFO_SOCKET``, else to ``/run/pfo/pfod.sock``.
         agent_socket: The socket of ``pfo-agent``; defaults to ``PFO_AGENT_SOCKET``, else to
             ``pfo-agent.sock`` beside the other.
-        patience_s: The longest time to wait for an answer, in seconds. :meth:`sweep`, :meth:`tune`,
-            :meth:`stop_tune` and calls with ``wait=True`` wait without a limit.
+        patience_s: The longest time to wait for an answer, in seconds. :meth:`sweep`,
+            :meth:`stop_tune` and calls with ``wait=True`` wait without a limit; :meth:`tune` and
+            :meth:`watch_tune` for as long as ``pfo-agent`` answers or is restarted within this time.
 
     Raises:
         ValueError: ``patience_s`` is negative or not finite.
@@ -125,10 +146,9 @@ class Node:
         at_step: Optional[int] = None,
         wait: bool = False,
         uid: Optional[int] = None,
-    ) -> Swapped:
-        """Changes what a job runs, at the same step on all of its ranks.
-
-        ``pfod`` refuses a job whose ranks are not all on this node; use ``pfoctl plan swap`` for those.
+    ) -> Union[Swapped, FleetSwapped]:
+        """Changes what a job runs, at the same step on all of its ranks, on whichever nodes they
+        are.
 
         Args:
             job: The job's name.
@@ -144,14 +164,16 @@ class Node:
             PlanError: The file is no plan.
             OSError: The file cannot be read.
             NodeError: ``pfod`` refuses; if the plan does not fit the job, the message has the first
-                difference.
+                difference. With ``wait``, also if not every rank has changed, if a GPU does not do
+                what its rank's plan says, or if a node was late.
         """
         target: object = "DefaultClocks" if plan is None else {"Table": requests.table(plan, label)}
         return self._swap(job, target, at_step, wait, uid)
 
-    def rollback(self, job: str, *, wait: bool = False, uid: Optional[int] = None) -> Swapped:
-        """Changes a job back to what it ran before the last swap. ``pfod`` refuses a
-        job whose ranks are not all on this node.
+    def rollback(
+        self, job: str, *, wait: bool = False, uid: Optional[int] = None
+    ) -> Union[Swapped, FleetSwapped]:
+        """Changes a job back to what it ran before the last swap, on whichever nodes its ranks are.
 
         Args:
             job: The job's name.
@@ -160,10 +182,48 @@ class Node:
         """
         return self._swap(job, "Previous", None, wait, uid)
 
-    def _swap(self, job: str, target: object, at_step: Optional[int], wait: bool, uid: Optional[int]) -> Swapped:
+    def _swap(
+        self, job: str, target: object, at_step: Optional[int], wait: bool, uid: Optional[int]
+    ) -> Union[Swapped, FleetSwapped]:
         step = None if at_step is None else requests.whole("at_step", at_step, 64)
         request = {"job": requests.selector(job, uid), "target": target, "at_step": step, "wait": wait}
-        return _swapped(self._pfod({"PlanSwap": request}, wait)["Swapped"])
+        if self._is_on_several_nodes(job, uid):
+            answer = self._agent({"FleetSwap": {**request, "max_slowdown": None}}, wait)
+        else:
+            answer = self._pfod({"PlanSwap": request}, wait)
+        return self._swapped(answer, job, wait, uid)
+
+    def _is_on_several_nodes(self, job: str, uid: Optional[int]) -> bool:
+        """Whether the agents of several nodes change a job together. Without an agent, ``pfod``
+        refuses to change a job of several nodes."""
+        try:
+            watched = self._agent("Status")["Status"]["jobs"]
+        except NodeError:
+            return False
+        return any(
+            known["job"] == job and known["fleet"] is not None and uid in (None, known["uid"]) for known in watched
+        )
+
+    def _swapped(
+        self, answer: dict[str, Any], job: str, wait: bool, uid: Optional[int]
+    ) -> Union[Swapped, FleetSwapped]:
+        if "FleetSwapped" in answer:
+            fleet = dict(answer["FleetSwapped"])
+            late = fleet.pop("late")
+            if late:
+                raise NodeError(f"job {job} does not run it on every node: {'; '.join(late)}")
+            return FleetSwapped(**fleet)
+        swapped = dict(answer["Swapped"])
+        done = Swapped(**{**swapped, "plan": status_of.plan_of(swapped["plan"])})
+        if wait and done.changed < done.ranks:
+            raise NodeError(
+                f"{done.changed} of {done.ranks} ranks of job {job} have changed at step {done.step}; another swap"
+                " took its place, or ranks have left; see `pfoctl status`"
+            )
+        astray = [rank for rank in job_in(self.status(), job, uid).ranks if rank.problem] if wait else []
+        if astray:
+            raise NodeError(f"not in force on rank {astray[0].rank}: {astray[0].problem}; see `pfoctl status`")
+        return done
 
     def keep(
         self, job: str, plan: Union[Plan, PathLike], *, label: Optional[str] = None, uid: Optional[int] = None
@@ -299,7 +359,7 @@ class Node:
         ``pfoctl tune``.
 
         The call blocks for minutes, until the tune ends. ``pfo-agent`` runs the tune, also after
-        this program has ended; another call watches the same tune. Without a stored profile, the
+        this program has ended; :meth:`watch_tune` watches it again. Without a stored profile, the
         agent sweeps the job first.
 
         Args:
@@ -316,10 +376,11 @@ class Node:
                 ``sweep_stride=60``.
 
         Raises:
-            NodeError: The job cannot be tuned, or its tune was stopped or has failed.
+            NodeError: The job cannot be tuned or is being tuned already, or its tune was stopped or
+                has failed.
             OSError: A file cannot be read.
         """
-        show = tuning.shown() if progress is None else progress
+        max_slowdown = requests.number("max_slowdown", max_slowdown, 0, "0.01 for 1 %")
         given = tuning.terms_of({"max_slowdown": max_slowdown, "guard": guard, **terms})
         order_to = {
             "job": requests.selector(job, uid),
@@ -327,15 +388,76 @@ class Node:
             "profile": None if profile is None else list(requests.csv_of(profile)),
             "order": None if order is None else list(order if isinstance(order, bytes) else requests.contents(order)),
         }
-        status = self._agent({"TuneStart": order_to}, wait=True)["Tune"]
-        while True:
-            now = tuning.progress_of(status)
-            show(now)
-            if now.is_over:
-                break
-            watch = {"TuneWatch": {"job": requests.selector(job, uid), "seen": status["changed"]}}
-            status = self._agent(watch, wait=True)["Tune"]
+        return self._watch(self._agent({"TuneStart": order_to}, wait=True)["Tune"], progress, uid)
+
+    def watch_tune(
+        self,
+        job: str,
+        *,
+        progress: Optional[Callable[[TuneProgress], object]] = None,
+        uid: Optional[int] = None,
+    ) -> Tuned:
+        """Waits for the end of a job's tune, whoever started it, as ``pfoctl tune --attach``. If it
+        has ended, returns its result.
+
+        Args:
+            job: The job's name.
+            progress: As of :meth:`tune`.
+            uid: The user id of the job's owner; defaults to the caller's own.
+
+        Raises:
+            NodeError: The job was not tuned, or its tune was stopped or has failed.
+        """
+        return self._watch(self._tune_of(job, uid), progress, uid)
+
+    def _watch(
+        self,
+        status: dict[str, Any],
+        progress: Optional[Callable[[TuneProgress], object]],
+        uid: Optional[int],
+    ) -> Tuned:
+        show = tuning.shown() if progress is None else progress
+        show(tuning.progress_of(status))
+        watch = {"job": requests.selector(status["job"], status["uid"] if uid is None else uid)}
+        away_since_s: Optional[float] = None
+        while not tuning.progress_of(status).is_over:
+            try:
+                request = {"TuneWatch": {**watch, "seen": status["changed"]}}
+                status = ask(self.agent_socket, _native.agent_request_frame, request, _LOOK_S, "pfo-agent")["Tune"]
+                show(tuning.progress_of(status))
+                away_since_s = None
+            except NoAnswer:
+                # Nothing has changed; an agent that hangs does not answer this either.
+                sweep = self._sweep_of(status)
+                if sweep is not None:
+                    show(tuning.progress_of_sweep(status, sweep))
+            except Away:
+                # A tune outlives a restart of the agent.
+                now_s = time.monotonic()
+                away_since_s = now_s if away_since_s is None else away_since_s
+                if now_s - away_since_s > self.patience_s:
+                    raise
+                time.sleep(min(_LOOK_S, self.patience_s))
         return self._tuned(status, uid)
+
+    def _sweep_of(self, status: dict[str, Any]) -> Optional[dict[str, Any]]:
+        """The sweep that a tune waits for."""
+        sweeps = self._agent("Sweeps")["Sweeps"]
+        if status["state"] != "profile":
+            return None
+        return next((sweep for sweep in sweeps if sweep["job"] == status["job"] and "ended" not in sweep["state"]), None)
+
+    def _tune_of(self, job: str, uid: Optional[int]) -> dict[str, Any]:
+        """The last tune of a job: the caller's own, else that of the only other user."""
+        found = [status for status in self._agent("Tunes")["Tunes"] if status["job"] == job]
+        owners = {status["uid"] for status in found}
+        if uid is None and len(owners) > 1 and os.getuid() not in owners:
+            raise NodeError(f"users {sorted(owners)} have a job {job}; name one of them with uid")
+        wanted = uid if uid is not None else os.getuid() if os.getuid() in owners else next(iter(owners), None)
+        of_user: list[dict[str, Any]] = [status for status in found if status["uid"] == wanted]
+        if not of_user:
+            raise NodeError(f"job {job} was not tuned on this node; `Node.tune` does that")
+        return of_user[-1]
 
     def tuned(self, job: str, *, uid: Optional[int] = None) -> Tuned:
         """Returns the result of the last tune of a job, whoever started it.
@@ -343,19 +465,18 @@ class Node:
         Raises:
             NodeError: There was no tune, or it still runs, was stopped or has failed.
         """
-        found = [status for status in self._agent("Tunes")["Tunes"] if status["job"] == job and uid in (None, status["uid"])]
-        if not found:
-            raise NodeError(f"job {job} was not tuned on this node; `Node.tune` does that")
-        if not tuning.progress_of(found[-1]).is_over:
-            raise NodeError(f"the tune of job {job} goes on; `Node.tune` waits for its end")
-        return self._tuned(found[-1], uid)
+        status = self._tune_of(job, uid)
+        if not tuning.progress_of(status).is_over:
+            raise NodeError(f"the tune of job {job} goes on; `Node.watch_tune` waits for its end")
+        return self._tuned(status, uid)
 
     def _tuned(self, status: dict[str, Any], uid: Optional[int]) -> Tuned:
         refusal = tuning.refusal_of(status)
         if refusal is not None:
             raise NodeError(refusal)
         job = status["job"]
-        answer = self._agent({"TuneRead": requests.selector(job, uid)})["TuneReport"]
+        owner = status["uid"] if uid is None else uid
+        answer = self._agent({"TuneRead": requests.selector(job, owner)})["TuneReport"]
         return tuning.tuned(job, tuning.progress_of(status).state, answer)
 
     def tunes(self) -> list[TuneProgress]:
@@ -397,7 +518,7 @@ class Node:
 
     def straggler(
         self, job: str, slowdown: Optional[float], *, wait: bool = False, uid: Optional[int] = None
-    ) -> Swapped:
+    ) -> Union[Swapped, FleetSwapped]:
         """Slows a job down to the pace of a straggler that it waits for anyway, which saves energy.
 
         Args:
@@ -409,12 +530,13 @@ class Node:
             uid: The user id of the job's owner; defaults to the caller's own.
 
         Raises:
-            NodeError: The agent refuses, for example because no frontier is loaded for the job.
+            NodeError: The agent refuses, for example because no frontier is loaded for the job; and
+                as of :meth:`swap`.
         """
         if slowdown is not None:
             slowdown = requests.number("slowdown", slowdown, 1, "1.2")
         request = {"job": requests.selector(job, uid), "slowdown": slowdown, "wait": wait}
-        return _swapped(self._agent({"Straggler": request}, wait)["Swapped"])
+        return self._swapped(self._agent({"Straggler": request}, wait), job, wait, uid)
 
     def answer_stragglers(self, job: str, on: bool = True, *, uid: Optional[int] = None) -> None:
         """Switches on or off that the agent slows a job down to ranks that it finds slow."""
@@ -440,15 +562,13 @@ class Node:
             until: Count only measurements before this time, likewise.
             uid: Count only jobs of this user id; defaults to all jobs that the caller may see.
         """
-        times = {
-            name: None if time_s is None else requests.whole(name, int(time_s), 64)
-            for name, time_s in (("since", since), ("until", until))
-        }
+        if by not in SAVINGS_BY:
+            raise NodeError(f"by is {by!r}; it must be one of {', '.join(SAVINGS_BY)}")
         query = {
-            "job": job,
+            "job": None if job is None else requests.text("job", job),
             "uid": requests.user(uid),
-            "since_unix_s": times["since"],
-            "until_unix_s": times["until"],
+            "since_unix_s": requests.time_s("since", since),
+            "until_unix_s": requests.time_s("until", until),
             "by": by,
             "fleet_month": None,
         }
@@ -492,10 +612,6 @@ def job_in(status: Status, name: str, uid: Optional[int] = None) -> JobStatus:
         return status.job(name, uid)
     except KeyError as error:
         raise NodeError(error.args[0]) from None
-
-
-def _swapped(swapped: dict[str, Any]) -> Swapped:
-    return Swapped(**{**swapped, "plan": status_of.plan_of(swapped["plan"])})
 
 
 def _kept(plan: dict[str, Any]) -> KeptPlan:

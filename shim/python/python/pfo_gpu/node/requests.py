@@ -6,6 +6,7 @@ import json
 import math
 import operator
 import os
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from pfo_gpu._native import NodeError
@@ -27,7 +28,19 @@ def contents(path: PathLike) -> bytes:
 
 
 def selector(job: str, uid: Optional[int]) -> dict[str, object]:
-    return {"job": job, "uid": user(uid)}
+    return {"job": text("job", job), "uid": user(uid)}
+
+
+def text(name: str, text: object) -> str:
+    """Checks a text. Raises :class:`NodeError` with its name if it is something else."""
+    if not isinstance(text, str):
+        raise NodeError(f"{name} is {text!r}; it must be a text")
+    return text
+
+
+def time_s(name: str, time_s: Optional[float]) -> Optional[int]:
+    """Checks a time in seconds since 1970, and cuts its fractions."""
+    return None if time_s is None else whole(name, int(number(name, time_s, 0, "1764000000")), 64)
 
 
 def user(uid: Optional[int]) -> Optional[int]:
@@ -37,7 +50,10 @@ def user(uid: Optional[int]) -> Optional[int]:
 def whole(name: str, number: int, bits: int = 32) -> int:
     """Checks a whole number of at most this many bits. Raises :class:`NodeError` with its name if
     it is out of range."""
-    whole = operator.index(number)
+    try:
+        whole = operator.index(number)
+    except TypeError:
+        raise NodeError(f"{name} is {number!r}; it must be a whole number") from None
     if not 0 <= whole < 1 << bits:
         raise NodeError(f"{name} is {whole}; it must be a whole number from 0 to {(1 << bits) - 1}")
     return whole
@@ -46,7 +62,7 @@ def whole(name: str, number: int, bits: int = 32) -> int:
 def number(name: str, number: float, least: float, example: str) -> float:
     """Checks a number. Raises :class:`NodeError` with its name unless it is finite and at least
     ``least``."""
-    if isinstance(number, (str, bytes)) or not least <= number < math.inf:
+    if isinstance(number, bool) or not isinstance(number, Real) or not least <= number < math.inf:
         raise NodeError(f"{name} is {number!r}; it must be a number from {least:g} on, such as {example}")
     return float(number)
 

@@ -54,6 +54,9 @@ class SavedEnergy:
         return (self.name, *kwh, saving, self.steps, f"{self.time_s / 3600:.2f}")
 
 
+SAVINGS_BY = ("job", "user", "plan", "day", "partition", "model")
+
+
 @dataclass(frozen=True)
 class Savings:
     """What plans have saved."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from pfo_gpu._native import NodeError
@@ -49,11 +49,11 @@ class Tuned:
 
     job: str
     """The job."""
-    report: dict[str, Any]
+    report: dict[str, Any] = field(hash=False)
     """Everything that was measured and decided, as ``pfoctl tune --json`` prints it."""
-    plan: Optional[Plan]
+    plan: Optional[Plan] = field(hash=False)
     """The plan that the job runs; None at default clocks and under power limits."""
-    frontier: Optional[Frontier]
+    frontier: Optional[Frontier] = field(hash=False)
     """The frontier that the plan is from, if any."""
     is_certain: bool
     """Whether the measurements prove that the plan keeps the allowed slowdown. False if that is
@@ -121,6 +121,14 @@ def progress_of(status: dict[str, Any]) -> TuneProgress:
         state=str(end or state),
         **{name: status[name] for name in ("job", "now", "done", "remaining_s", "saving", "remarks")},
     )
+
+
+def progress_of_sweep(status: dict[str, Any], sweep: dict[str, Any]) -> TuneProgress:
+    """The progress of a tune that waits for a sweep."""
+    state, clocks = sweep["state"], max(1, sweep["clocks"])
+    waits = state.get("waiting") if isinstance(state, dict) else None
+    now = f"a sweep measures {sweep['measured']} of {clocks} clocks" if waits is None else f"the sweep waits: {waits['why']}"
+    return replace(progress_of(status), now=now, done=sweep["measured"] / clocks, remaining_s=sweep["remaining_s"])
 
 
 def refusal_of(status: dict[str, Any]) -> Optional[str]:

@@ -232,9 +232,9 @@ void pfo_instruction_begin_at(pfo_session *session, uint32_t instruction, uint16
 void pfo_instruction_end_at(pfo_session *session, uint64_t at_ns);
 
 /*
- * Returns why there is no lease right now. If text is not NULL, writes one line for people into it:
- * the cause and the remedy, cut to size bytes including the NUL (512 are enough for most). PFO_OK
- * and an empty text if there is a lease.
+ * Returns why there is no lease right now, or that pfod does not read this rank's events. If text
+ * is not NULL, writes one line for people into it: the cause and the remedy, cut to size bytes
+ * including the NUL (512 are enough for most). PFO_OK and an empty text if neither is so.
  *
  * With a NULL session: PFO_INVALID_DESCRIPTION, and what was wrong with the description of this
  * thread's last pfo_open.

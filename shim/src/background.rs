@@ -231,6 +231,8 @@ impl<'a> Connector<'a> {
             _ => None,
         };
         match (cuda::only_context(), launched) {
+            // A launcher counts the GPUs of the node, CUDA those of the container.
+            (Some(ordinal), Some(_)) if self.devices().len() == 1 => self.uuid_of(ordinal),
             (Some(works_on), Some(launched)) if works_on != launched => Err(Problem::unresolved(
                 format!(
                     "the launcher's local rank is {launched}, but this process works on cuda:{works_on} only"

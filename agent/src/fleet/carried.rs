@@ -157,8 +157,8 @@ impl Fleet {
             Ok(swapped) => {
                 tracing::info!(
                     uid = key.uid.0, job = %key.name,
-                    "{key} goes on with {label} on all of its nodes from step {} on, as before it was \
-                     requeued", swapped.step
+                    "{key} runs {label} on all of its nodes from step {} on, on which they had agreed before \
+                     it was requeued", swapped.step
                 );
                 Ok(true)
             }

@@ -148,7 +148,7 @@ pub(super) fn progress(sweep: &SweepStatus) -> String {
     if let SweepState::Waiting { .. } = sweep.state {
         return format!("waiting to measure {at}");
     }
-    let left = sweep.remaining_s.map(|left_s| format!(", {} left at most", span(left_s)));
+    let left = sweep.remaining_s.map(|left_s| format!(", about {} left", span(left_s)));
     format!("measuring {at}{}", left.unwrap_or_default())
 }
 

@@ -223,6 +223,18 @@ def test_a_launcher_and_cuda_that_disagree_get_no_gpu(recorder, cuda, monkeypatc
     assert "local rank is 1, but this process works on cuda:0 only" in warnings()[0]
 
 
+def test_a_launcher_counts_the_gpus_of_the_node_and_cuda_the_only_one_of_the_container(
+    recorder, cuda, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("PFO_GPU")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("PFO_DEVICES", str(tmp_path))
+    (tmp_path / "nvidia3").touch()
+    cuda.devices(1, [0])
+    pfo_gpu.Session()
+    assert recorder.asked == [GPU_0]
+
+
 def test_other_threads_run_while_cuda_takes_no_more_work(recorder, cuda):
     session = pfo_gpu.Session()
     session.step_begin()

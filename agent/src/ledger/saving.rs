@@ -82,9 +82,9 @@ impl<'a> Rates<'a> {
         let mut near = middle..middle;
         while near.len() < NEAREST.min(comparisons.len()) {
             if distance(near.start.checked_sub(1)) <= distance(Some(near.end)) {
-                near.start -= 1;
+                near.start = near.start.saturating_sub(1);
             } else {
-                near.end += 1;
+                near.end = near.end.saturating_add(1);
             }
         }
         near

@@ -221,8 +221,8 @@ fn step_s_of(job: &JobView) -> Option<f64> {
 /// The slowdown of usual steps of the plan.
 fn slowdown(default: &TrialResult, plan: [&TrialResult; 2]) -> Result<f64, SteerError> {
     let usual = Usual::of(&plan);
-    let turn_s = |turn: &TrialResult| usual.step_s(&[turn]);
-    match (turn_s(default), plan.map(turn_s)) {
+    let default_s = usual.at_default_clocks(default).step_s(default);
+    match (default_s, plan.map(|turn| usual.step_s(turn))) {
         (Some(default_s), [Some(before_s), Some(after_s)]) => {
             Ok(Comparisons::slowdown(default_s, [before_s, after_s]))
         }

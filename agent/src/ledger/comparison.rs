@@ -44,8 +44,7 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// One of trials next to each other, which ended at this time; none if a GPU has no energy counter, or
-    /// if something held up every step at default clocks.
+    /// One of trials next to each other, which ended at this time; none if a GPU has no energy counter.
     ///
     /// Only usual steps are compared. What an evaluation or a checkpoint adds to a step of the plan is
     /// energy of the plan's turn that default clocks are taken to need as well: it is no saving. One in the
@@ -55,6 +54,7 @@ impl Compared {
         let steps = || plan.iter().flat_map(|trial| &trial.steps);
         let plan = Turn::of(steps())?;
         let usual_plan = Turn::of(steps().filter(|step| usual.is_usual(step)))?;
+        let usual = usual.at_default_clocks(default);
         let default = Turn::of(default.steps.iter().filter(|step| usual.is_usual(step)))?;
         let count = default.steps as f64;
         let default = Turn {
@@ -152,7 +152,7 @@ mod tests {
         let (default, plan, evaluation) = ((0.98, 110.0), (1.0, 100.0), (3.0, 250.0));
         assert_says(compared(&[default; 2], &[plan; 8]), (0.1, 0.02));
         assert_says(compared(&[default, evaluation], &[plan; 8]), (0.1, 0.02));
-        assert_eq!(compared(&[evaluation; 2], &[plan; 8]), None);
+        assert_says(compared(&[(1.2, 110.0); 2], &[plan; 8]), (0.1, -0.2));
     }
 
     #[test]

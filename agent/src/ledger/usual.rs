@@ -16,24 +16,30 @@ const NEAR: f64 = 0.05;
 pub(crate) struct Usual(f64);
 
 impl Usual {
-    /// By steps of the plan: no step at default clocks is longer than these but for another reason.
-    pub(crate) fn of(plan: &[&TrialResult]) -> Self {
-        let times_s = || plan.iter().flat_map(|trial| &trial.steps).map(|step| step.time_s);
+    /// By some steps.
+    pub(crate) fn of(trials: &[&TrialResult]) -> Self {
+        let times_s = || trials.iter().flat_map(|trial| &trial.steps).map(|step| step.time_s);
         let median_s = median(times_s());
         let apart_s = median(times_s().map(|time_s| (time_s - median_s).abs()));
         Self(median_s + (NEAR * median_s).max(FAR * apart_s))
+    }
+
+    /// By steps of the plan, for those at default clocks next to them, which are hardly ever longer but for
+    /// another reason; by these themselves if all are longer.
+    pub(crate) fn at_default_clocks(self, default: &TrialResult) -> Self {
+        let is_usual = default.steps.iter().any(|step| self.is_usual(step));
+        if is_usual { self } else { Self::of(&[default]) }
     }
 
     pub(crate) fn is_usual(self, step: &TrialStep) -> bool {
         step.time_s <= self.0
     }
 
-    /// The mean time of the usual steps, in seconds; none if there are none.
-    pub(crate) fn step_s(self, trials: &[&TrialResult]) -> Option<f64> {
-        let steps = || trials.iter().flat_map(|trial| &trial.steps);
-        let usual = || steps().filter(|step| self.is_usual(step)).map(|step| step.time_s);
+    /// The mean time of the usual steps of a trial, in seconds; none if there are none.
+    pub(crate) fn step_s(self, trial: &TrialResult) -> Option<f64> {
+        let usual = || trial.steps.iter().filter(|step| self.is_usual(step));
         let count = usual().count();
-        (count > 0).then(|| usual().sum::<f64>() / count as f64)
+        (count > 0).then(|| usual().map(|step| step.time_s).sum::<f64>() / count as f64)
     }
 }
 
@@ -65,10 +71,21 @@ mod tests {
         let of = |times_s: &[f64]| trial(None, times_s.iter().map(|time_s| (*time_s, None)));
         let (plan, default) = (of(&[1.0, 1.0, 1.0, 1.0, 2.0]), of(&[0.9, 1.9]));
         let usual = Usual::of(&[&plan]);
-        assert_eq!(usual.step_s(&[&default]), Some(0.9));
-        assert_eq!(usual.step_s(&[&plan, &plan]), Some(1.0));
-        assert_eq!(usual.step_s(&[&of(&[1.9, 1.8])]), None);
-        assert_eq!(usual.step_s(&[]), None);
+        assert_eq!(usual.step_s(&default), Some(0.9));
+        assert_eq!(usual.step_s(&plan), Some(1.0));
+        assert_eq!(usual.step_s(&of(&[1.9, 1.8])), None);
+    }
+
+    #[test]
+    fn steps_at_default_clocks_that_are_all_longer_are_usual_among_themselves() {
+        let of = |times_s: &[f64]| trial(None, times_s.iter().map(|time_s| (*time_s, None)));
+        let usual = Usual::of(&[&of(&[1.0, 1.0, 1.0, 1.0])]);
+        let default_s = |times_s: &[f64]| {
+            let default = of(times_s);
+            usual.at_default_clocks(&default).step_s(&default)
+        };
+        assert_eq!(default_s(&[0.9, 1.9]), Some(0.9));
+        assert_eq!(default_s(&[1.5, 1.5, 4.5, 1.5]), Some(1.5));
     }
 
     proptest! {

@@ -156,8 +156,8 @@ impl Week {
             let Some(compared) = compared else { return };
             self.compared.push((Work::of(&job, job.plan.as_ref().unwrap()), compared));
             let usual = Usual::of(&[&before, &after]);
-            let [plan_s, default_s] = [&after, &default].map(|turn| usual.step_s(&[turn]));
-            if plan_s.unwrap() / default_s.unwrap() < 1.0 + SLOWDOWN {
+            let default_s = usual.at_default_clocks(&default).step_s(&default);
+            if usual.step_s(&after).unwrap() / default_s.unwrap() < 1.0 + SLOWDOWN {
                 return;
             }
         }

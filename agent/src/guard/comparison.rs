@@ -1,14 +1,16 @@
 //! What the comparisons of a guarded plan with default clocks say. Pure.
 //!
-//! Noise makes single comparisons cross a limit. So a plan is given up only if the mean of the
-//! newest comparisons is above the limit, and most of them are; as long as that may be, the next
-//! comparison follows at once.
+//! Noise makes single comparisons cross a limit, and those of a job whose steps scatter their mean. So a
+//! plan is given up only if the newest three comparisons, or all that count, prove that it is above the
+//! limit: Student's interval of their mean is. As long as that may be, the next comparison follows at once.
 
 use std::collections::VecDeque;
 
-/// The newest comparisons that count, and how many of them have to be above the limit.
-const KEPT: usize = 3;
-const MOST: usize = 2;
+use pfo_experiment::students_reach;
+
+/// The newest comparisons that count, and how many of them prove something.
+const KEPT: usize = 8;
+const LEAST: usize = 3;
 
 /// The slowdowns that were measured, as shares of a step's time at default clocks, newest last.
 #[derive(Clone, Debug, Default)]
@@ -37,27 +39,34 @@ impl Comparisons {
         (plan_s[0] + plan_s[1]) / 2.0 / default_s - 1.0
     }
 
-    /// The mean slowdown; none before the first comparison.
-    pub(super) fn mean(&self) -> Option<f64> {
-        (!self.0.is_empty()).then(|| self.0.iter().sum::<f64>() / self.0.len() as f64)
-    }
-
     /// Whether there are as many as count.
     pub(super) fn are_enough(&self) -> bool {
-        self.0.len() == KEPT
+        self.0.len() >= LEAST
     }
 
     /// What they say about a limit.
     pub(super) fn verdict(&self, limit: f64) -> Verdict {
-        let above = self.0.iter().filter(|slowdown| **slowdown > limit).count();
-        let mean = self.mean().unwrap_or_default();
         match self.0.back() {
             Some(newest) if *newest > limit => {
-                let is_broken = self.0.len() == KEPT && above >= MOST && mean > limit;
-                if is_broken { Verdict::Broken(mean) } else { Verdict::Doubtful }
+                let proof = [LEAST, self.0.len()].into_iter().find_map(|count| {
+                    let (mean, low) = self.newest(count)?;
+                    (low > limit).then_some(mean)
+                });
+                proof.map_or(Verdict::Doubtful, Verdict::Broken)
             }
             _ => Verdict::Kept,
         }
+    }
+
+    /// The mean of the newest ones, and where its interval begins; none of too few.
+    fn newest(&self, count: usize) -> Option<(f64, f64)> {
+        let left_out = self.0.len().checked_sub(count).filter(|_| count >= LEAST)?;
+        let newest = || self.0.iter().skip(left_out);
+        let n = count as f64;
+        let mean = newest().sum::<f64>() / n;
+        let squares: f64 = newest().map(|slowdown| (slowdown - mean).powi(2)).sum();
+        let reach = students_reach(squares / (n - 1.0) / n, n - 1.0)?;
+        Some((mean, mean - reach))
     }
 }
 
@@ -94,7 +103,17 @@ mod tests {
     fn a_plan_that_stays_above_the_limit_is_broken_within_three_comparisons() {
         let Verdict::Broken(slowdown) = after(&[0.12, 0.11, 0.13], 0.05) else { panic!() };
         assert!((slowdown - 0.12).abs() < 1e-9, "{slowdown}");
-        assert!(matches!(after(&[0.0, 0.0, 0.0, 0.12, 0.12], 0.05), Verdict::Broken(_)));
+        assert_eq!(after(&[0.0, 0.0, 0.0, 0.12, 0.12], 0.05), Verdict::Doubtful);
+        assert!(matches!(after(&[0.0, 0.0, 0.0, 0.12, 0.12, 0.12], 0.05), Verdict::Broken(_)));
+    }
+
+    #[test]
+    fn comparisons_that_scatter_about_the_limit_prove_nothing() {
+        assert_eq!(after(&[0.02, 0.11, 0.07], 0.05), Verdict::Doubtful);
+        assert_eq!(after(&[0.10, -0.06, 0.09, 0.11, 0.06], 0.05), Verdict::Doubtful);
+        // With more of them, they do.
+        let many = [0.10, 0.14, 0.09, 0.11, 0.13, 0.07, 0.12, 0.10];
+        assert!(matches!(after(&many, 0.05), Verdict::Broken(mean) if (mean - 0.1075).abs() < 1e-9));
     }
 
     proptest! {
@@ -111,9 +130,9 @@ mod tests {
             slowdowns in prop::collection::vec(-0.05_f64..0.05, 3..50)
         ) {
             if let Verdict::Broken(mean) = after(&slowdowns, 0.01) {
-                let newest = &slowdowns[slowdowns.len() - 3..];
-                prop_assert!(newest.iter().filter(|slowdown| **slowdown > 0.01).count() >= 2);
-                prop_assert!((newest.iter().sum::<f64>() / 3.0 - mean).abs() < 1e-9);
+                let newest = |count: usize| &slowdowns[slowdowns.len().saturating_sub(count)..];
+                let is_of = |of: &[f64]| (of.iter().sum::<f64>() / of.len() as f64 - mean).abs() < 1e-9;
+                prop_assert!(mean > 0.01 && (is_of(newest(3)) || is_of(newest(8))));
             }
         }
     }

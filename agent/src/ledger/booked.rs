@@ -43,7 +43,8 @@ impl Booked {
     /// off by that share, too, and see only their own joules. Each books its part of the variance, and of
     /// the slowdown, of the whole job.
     pub(super) fn of(rates: &Rates<'_>, row: &Measured, before_j: &mut [f64]) -> Option<Self> {
-        let (energy_j, widening) = (row.used_j()?, rates.widening()?);
+        let (used_j, widening) = (row.used_j()?, rates.widening()?);
+        let energy_j = rates.of_steps_j(row)?;
         let (mut saved_j, mut slowdown_s, mut variance_j2) = (0.0, 0.0, 0.0);
         for (index, compared, part) in rates.parts(row.at_unix_s()) {
             let share = Rates::share(compared, energy_j, row.steps);
@@ -54,7 +55,7 @@ impl Booked {
             variance_j2 += squares_j2 * rates.variance_of(compared) * widening / share;
         }
         let booked = Self {
-            compared_j: energy_j,
+            compared_j: used_j,
             saved_j: saved_j.max(0.0),
             lost_j: (-saved_j).max(0.0),
             variance_j2,

@@ -29,7 +29,7 @@ impl Turn {
         self.energy_j / self.steps.max(1) as f64
     }
 
-    fn step_s(&self) -> f64 {
+    pub(super) fn step_s(&self) -> f64 {
         self.time_s / self.steps.max(1) as f64
     }
 }
@@ -47,8 +47,9 @@ impl Compared {
     /// One of trials next to each other, which ended at this time; none if a GPU has no energy counter.
     ///
     /// Only usual steps are compared. What an evaluation or a checkpoint adds to a step of the plan is
-    /// energy of the plan's turn that default clocks are taken to need as well: it is no saving. One in the
-    /// turn at default clocks counts nothing.
+    /// energy of the plan's turn that default clocks are taken to need as well: it is no saving. Its time is
+    /// taken to be longer by the share by which usual steps are: neither flatters the plan. One in the turn
+    /// at default clocks counts nothing.
     pub(crate) fn of(default: &TrialResult, plan: &[&TrialResult], at_unix_s: u64) -> Option<Self> {
         let usual = Usual::of(plan);
         let steps = || plan.iter().flat_map(|trial| &trial.steps);
@@ -58,7 +59,7 @@ impl Compared {
         let default = Turn::of(default.steps.iter().filter(|step| usual.is_usual(step)))?;
         let count = default.steps as f64;
         let default = Turn {
-            time_s: default.time_s + count * (plan.step_s() - usual_plan.step_s()),
+            time_s: default.time_s * plan.step_s() / usual_plan.step_s(),
             energy_j: default.energy_j + count * (plan.step_j() - usual_plan.step_j()),
             ..default
         };
@@ -161,7 +162,7 @@ mod tests {
         // Of 8 steps: 10 J of each of which 100 J are of the step, and 25 J of the evaluation.
         let found =
             compared(&[default; 2], &[plan, plan, plan, evaluation, plan, plan, plan, plan]);
-        assert_says(found, (10.0 / 125.0, 0.02 / 1.25));
+        assert_says(found, (10.0 / 125.0, 0.02));
     }
 
     fn savings(trials: &[(Option<&str>, f64)]) -> Vec<(String, f64)> {

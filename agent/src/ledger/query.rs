@@ -184,8 +184,10 @@ pub(super) fn savings_and_estimates(parts: &[Part<'_>], prices: &Prices) -> (Sav
     let (mut savings, mut estimates) = (Savings::default(), Estimates::default());
     let mut heat = Heat::default();
     for (comparisons, windows) in parts {
-        let used: Vec<_> = windows.iter().copied().filter_map(used).collect();
-        let energy_j: f64 = used.iter().map(|used| used.energy_j).sum();
+        let rates = Rates::of(comparisons);
+        let used: Vec<_> =
+            windows.iter().filter_map(|measured| used(rates.as_ref(), measured)).collect();
+        let energy_j: f64 = windows.iter().filter_map(|measured| measured.used_j()).sum();
         for measured in windows {
             savings.steps = savings.steps.saturating_add(measured.steps);
             savings.time_s += measured.time_s;
@@ -213,8 +215,9 @@ fn slowdown_s(comparisons: &[Compared], windows: &[&Measured]) -> f64 {
     windows.iter().filter(|measured| measured.used_j().is_some()).map(of_window).sum()
 }
 
-fn used(measured: &Measured) -> Option<Used> {
-    Some(Used { at_unix_s: measured.at_unix_s(), energy_j: measured.used_j()? })
+fn used(rates: Option<&Rates<'_>>, measured: &Measured) -> Option<Used> {
+    let energy_j = rates.map_or(measured.used_j(), |rates| rates.of_steps_j(measured))?;
+    Some(Used { at_unix_s: measured.at_unix_s(), energy_j })
 }
 
 #[cfg(test)]

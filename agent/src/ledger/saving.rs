@@ -15,9 +15,13 @@ use pfo_protocol::{SavedEnergy, Worth};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::comparison::Compared;
+use crate::ledger::windows::Measured;
 
 /// A node with more of a job than this has all of it, as far as counters that scatter can tell.
 const NEARLY_ALL: f64 = 0.9;
+
+/// Steps that take longer than those of comparisons by more than this factor were held up by something else.
+const LONGER: f64 = 1.05;
 
 /// Comparisons whose mean counts for joules.
 pub(super) const NEAREST: usize = 8;
@@ -105,6 +109,21 @@ impl<'a> Rates<'a> {
     /// What the comparisons nearest in time say together.
     pub(super) fn mean(&self, at_unix_s: u64, of: impl Fn(&Compared) -> f64) -> f64 {
         self.parts(at_unix_s).map(|(_, compared, part)| part * of(compared)).sum()
+    }
+
+    /// How much of what was used was used by steps such as were compared, in joules. Longer pauses than the
+    /// comparisons have seen, such as for checkpoints, use energy that no plan saves.
+    pub(super) fn of_steps_j(&self, row: &Measured) -> Option<f64> {
+        let (energy_j, at) = (row.used_j()?, row.at_unix_s());
+        let of_steps = |of: fn(&Compared) -> f64| row.steps as f64 * self.mean(at, of);
+        let steps_s = of_steps(|compared| compared.plan.step_s());
+        if row.time_s <= LONGER * steps_s {
+            return Some(energy_j);
+        }
+        let steps_j = of_steps(|compared| compared.plan.step_j());
+        let has_all = energy_j > NEARLY_ALL * steps_j;
+        // Of a part of a job it is not known what its steps take: as if pauses took as much power.
+        Some(if has_all { steps_j.min(energy_j) } else { energy_j * steps_s / row.time_s })
     }
 
     /// The variance of the saving that a comparison says, as a share of the energy.
@@ -245,6 +264,23 @@ mod tests {
         assert_eq!([0, 49, 51, 100, 900].map(of), [100.0, 100.0, 300.0, 300.0, 300.0]);
         let of = |at| interval(&[first, second, second], &[used(at, 1000.0)]).estimate.round();
         assert_eq!([0, 100].map(of), [233.0; 2], "fewer count all");
+    }
+
+    #[test]
+    fn pauses_that_no_comparison_has_seen_are_energy_that_no_plan_saves() {
+        // A step of 100 J takes a second.
+        let comparisons = [compared(0, 0.1); 3];
+        let rates = Rates::of(&comparisons).unwrap();
+        let of_steps_j = |steps, time_s, energy_j| {
+            let energy_j = Some(energy_j);
+            let row = Measured { steps, time_s, energy_j, ..Measured::default() };
+            rates.of_steps_j(&row).unwrap().round()
+        };
+        assert_eq!(of_steps_j(40, 41.0, 4200.0), 4200.0, "heat makes steps of 105 J");
+        assert_eq!(of_steps_j(40, 60.0, 4600.0), 4000.0, "20 s at 30 W");
+        assert_eq!(of_steps_j(40, 60.0, 1500.0), 1000.0, "a part of the job");
+        assert_eq!(of_steps_j(40, 60.0, 6600.0), 4000.0, "a pause in which GPUs compute");
+        assert_eq!(rates.of_steps_j(&Measured { energy_j: None, ..Measured::default() }), None);
     }
 
     proptest! {

@@ -19,6 +19,7 @@ use super::cluster::start_node_with;
 use super::staged::TIME_SCALE;
 
 const ORDERS: &str = "/pfo/1/budget/orders";
+const BLUEPRINT: &str = "/pfo/1/budget/blueprint";
 
 /// Somebody else's key.
 const OTHER_KEY: u8 = 8;
@@ -69,7 +70,7 @@ fn what_a_node_writes_into_the_store_takes_nothing_from_a_job_without_a_signatur
         .put(ORDERS, &format!(r#"{{"format":"pfo-agent-budget/1","orders":[{kept}],"terms":[]}}"#));
     until_refused(a, "nobody has signed it");
     keeps_its_clocks(a);
-    store.put("/pfo/1/budget/blueprint", "{}");
+    store.put(BLUEPRINT, "{}");
     keeps_its_clocks(a);
 
     let unsigned = run_as_admin(b, &["budget", "set", "1W", "--for", "fleet", "--emergency"]);
@@ -118,7 +119,13 @@ fn what_was_signed_stays_in_force_whatever_a_node_writes_in_its_place() {
     keeps_its_clocks(&nodes[0]);
     assert_eq!(ordered_w(&nodes[0]), Some(90e3));
 
-    // The next change puts it right.
+    // A store that has lost what was signed and decided, such as one that began anew, has it again.
+    nodes[0].until_so("what was signed is there", || store.get(ORDERS).contains("90000.0"));
+    nodes[0].until_so("nothing is refused", || status(&nodes[0])["disobeyed"].is_null());
+    store.delete(BLUEPRINT);
+    nodes[0].until_so("it is decided again", || store.get(BLUEPRINT).contains("90000.0"));
+
+    // The next change is obeyed.
     let _ = admin(&nodes[1], &["budget", "set", "80kW", "--for", "fleet"]);
     nodes[0].until_is("the budget", &Some(80e3), || ordered_w(&nodes[0]));
     nodes[0].until_so("nothing is refused", || status(&nodes[0])["disobeyed"].is_null());

@@ -32,6 +32,13 @@ const ANSWER_AGAIN: Duration = Duration::from_millis(500);
 /// How long the store may take to show a record that it has.
 const SHOWN_IN: Duration = Duration::from_secs(1);
 
+/// What was decided is old after this many seconds, or this many intervals, whichever is longer.
+const OLD_S: u64 = 20;
+const OLD_TIMES: u64 = 4;
+
+/// How often the deciding node looks whether the store still has what was signed.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
 /// From this number on, what an unlisted key has signed last does not count. `pfoctl` begins with none that
 /// is higher.
 const MOST_UNLISTED: u64 = u32::MAX as u64;
@@ -63,6 +70,8 @@ struct Known {
     /// When the journal named the refusal last.
     warned: Option<Instant>,
     blueprint: Option<Received>,
+    /// When this node looked last whether the store has what was signed.
+    looked: Option<Instant>,
     away_since: Option<Instant>,
     share_w: Option<f64>,
     written_w: Option<f64>,
@@ -195,7 +204,11 @@ impl Link {
     ) {
         let Book { orders, .. } = self.book();
         let known = lock(&self.known);
-        let Some(Received { blueprint, .. }) = &known.blueprint else { return };
+        let Some(Received { blueprint, at, .. }) = &known.blueprint else { return };
+        let silent_s = at.elapsed().as_secs();
+        let every_s = u64::from(self.settings.now().config.budget.every_s.get());
+        let is_old = silent_s > OLD_S.max(OLD_TIMES.saturating_mul(every_s));
+        let old = || format!("no node has decided for {silent_s} s: the figures are as old");
         let away = known.away_since.map(|since| {
             let share = known.share_w.map_or(String::new(), |share_w| {
                 format!(", and is held below its share of {share_w:.0} W")
@@ -210,7 +223,8 @@ impl Link {
                 let BudgetStatus { by_uid, by_node, by_key, since_unix_s, .. } = budget.clone();
                 *budget = BudgetStatus { by_uid, by_node, by_key, since_unix_s, ..shown.clone() };
             }
-            budget.problem = away.clone().or(budget.problem.take());
+            let problem = away.clone().or_else(|| is_old.then(old));
+            budget.problem = problem.or(budget.problem.take());
         }
         let is_ordered = |job: &BudgetedJob| orders.contains_key(&job.scope);
         let shown = blueprint.jobs.iter().map(|given| &given.shown).filter(|job| is_ordered(job));
@@ -439,8 +453,52 @@ impl Link {
                 self.take_blueprint(revision, blueprint).await;
                 Ok(true)
             }
-            None => Ok(false),
+            None => {
+                self.look_for_blueprint(revision).await?;
+                Ok(false)
+            }
         }
+    }
+
+    /// Has the next blueprint take the place of none, if the store has none any more: it may have begun anew,
+    /// and no watch shows what is deleted.
+    async fn look_for_blueprint(&self, revision: u64) -> Result<(), StoreError> {
+        let store = self.store()?;
+        let shown = timeout(SHOWN_IN, store.agreed(Agreed::Blueprint, revision)).await;
+        if shown.is_err()
+            && let Some(received) = &mut lock(&self.known).blueprint
+            && received.revision == revision
+        {
+            received.revision = 0;
+        }
+        Ok(())
+    }
+
+    /// Puts what was signed into the store again, if that has it no more.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub(in crate::budget) async fn tell_again(&self) -> Result<(), StoreError> {
+        let _ordering = self.ordering.lock().await;
+        let is_due = {
+            let mut known = lock(&self.known);
+            let is_due = known.looked.is_none_or(|looked| looked.elapsed() > LOOK_AGAIN_AFTER);
+            if is_due {
+                known.looked = Some(Instant::now());
+            }
+            is_due
+        };
+        if !is_due || timeout(SHOWN_IN, self.store()?.agreed(Agreed::Budgets, 0)).await.is_ok() {
+            return Ok(());
+        }
+        let stated = lock(&self.known).stated.as_ref().map(|stated| stated.record(None));
+        let Some(record) = stated.map(|record| json(&record)) else { return Ok(()) };
+        let put = self.answer(async |store| store.agree(Agreed::Budgets, 0, &record).await).await?;
+        if let Some(revision) = put {
+            lock(&self.known).revision = revision;
+            tracing::warn!("the store had lost the budgets of the fleet: what was signed last is there again");
+        }
+        Ok(())
     }
 
     /// What an administrator is to sign for a change.

@@ -244,10 +244,12 @@ impl Turns {
         let blueprint = decider.decide(&book, &enrolled, elapsed_s);
         let revision = now.map_or(0, |now| now.revision);
         match link.agree(revision, blueprint).await {
-            Ok(true) if is_new => {
-                tracing::info!("this node decides for the power budgets of the fleet");
+            Ok(true) => {
+                if is_new {
+                    tracing::info!("this node decides for the power budgets of the fleet");
+                }
+                link.tell_again().await?;
             }
-            Ok(true) => {}
             Ok(false) => {
                 tracing::info!("another node decides for the power budgets of the fleet");
                 self.decider = None;

@@ -1,14 +1,23 @@
 //! A comparison of the plan of a job of this node with default clocks.
 
-use pfo_fleet::{Run, Standing};
-use pfo_protocol::{PlanStatus, Request, Response, TrialLength, TrialRun};
-use tokio::sync::OwnedMutexGuard;
+use std::time::Duration;
 
-use crate::pfod::{Resting, unexpected};
-use crate::record;
+use pfo_fleet::{Run, Standing};
+use pfo_protocol::{
+    PlanStatus, RecordedTrial, RefusalCode, Request, Response, TrialLength, TrialRun,
+};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, sleep};
+
+use crate::pfod::{Connection, PfodError, Resting, unexpected};
+use crate::record::{self, TrialSamples};
 use crate::steer::here::{Here, changed};
 use crate::steer::{ComparedTurn, Comparison, Doing, SteerError, no_table, owner};
 use crate::straggler::Labelled;
+
+/// How long a plan that the job ran may not fit its steps any more, and how often to look whether it does.
+const FITS_WITHIN: Duration = Duration::from_secs(120);
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// A comparison under way. `pfod` ends what it has not ended: the job runs its plan again.
 #[derive(Debug)]
@@ -55,17 +64,40 @@ impl ComparisonHere {
             _ => TrialRun::DefaultClocks,
         };
         let order = record::Order { run: setting, length, room: None, after };
-        let pfod = &self.here.steering.pfod;
         let (recorded, _) = tokio::select! {
             biased;
             () = self.here.standing.until_wanted() => return Err(changed(&self.here.key)),
-            recorded = record::run(pfod, &mut connection, &self.here.key, order) => recorded?,
+            recorded = self.record(&mut connection, order) => recorded?,
         };
         let trial = recorded.trial;
         let connection = Resting::begin(connection);
         self.begun = Some(Begun { connection, changing, plan, after: None });
         let step = trial.first_step.saturating_sub(length.settling_steps.into());
         Ok(ComparedTurn { step, trial })
+    }
+
+    /// Records a turn. `pfod` refuses a plan that does not fit the last step, such as one with an
+    /// evaluation. If a comparison has begun, the plan fits a later one, and without it the job would stay at
+    /// default clocks.
+    async fn record(
+        &self,
+        connection: &mut Connection,
+        order: record::Order,
+    ) -> Result<(RecordedTrial, TrialSamples), PfodError> {
+        let (pfod, began) = (&self.here.steering.pfod, Instant::now());
+        let has_begun = order.after.is_none();
+        loop {
+            match record::run(pfod, connection, &self.here.key, order.clone()).await {
+                Err(PfodError::Refused(refusal))
+                    if has_begun
+                        && refusal.code == RefusalCode::PlanDoesNotFit
+                        && began.elapsed() < FITS_WITHIN =>
+                {
+                    sleep(TRY_AGAIN_AFTER).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     async fn finish(

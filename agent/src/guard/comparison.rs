@@ -113,7 +113,9 @@ mod tests {
         assert_eq!(after(&[0.10, -0.06, 0.09, 0.11, 0.06], 0.05), Verdict::Doubtful);
         // With more of them, they do.
         let many = [0.10, 0.14, 0.09, 0.11, 0.13, 0.07, 0.12, 0.10];
-        assert!(matches!(after(&many, 0.05), Verdict::Broken(mean) if (mean - 0.1075).abs() < 1e-9));
+        assert!(
+            matches!(after(&many, 0.05), Verdict::Broken(mean) if (mean - 0.1075).abs() < 1e-9)
+        );
     }
 
     proptest! {

@@ -1,12 +1,13 @@
 """What a job runs, and what it saved, from Python: plans kept, rolled back and made for stragglers."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from one_stage import one_step, plan_file
 
 import pfo_gpu
-from pfo_gpu.node import Savings
+from pfo_gpu.node import Savings, in_force
 
 # Two clocks, the lower of which saves.
 PROFILE = b"""stage,instruction,frequency,time,energy
@@ -31,6 +32,36 @@ def test_a_swap_is_rolled_back(node):
         assert agent.rollback("job").plan is None
         until_plan(session, None)
         assert agent.rollback("job").plan.label == "plan.json"
+
+
+def test_a_swap_that_a_driver_does_not_carry_out_is_an_error_of_who_waits(node, training):
+    plan = pfo_gpu.Plan.read(plan_file(node, 1005))
+    daemons = pfo_gpu.Node(patience_s=60)
+    assert daemons.swap("job", plan, wait=True).changed == 1
+    assert daemons.swap("job", None, wait=True).changed == 1
+    node.run("pfo-sim", "fault", "--function", "nvmlDeviceSetGpuLockedClocks", "--kind", "no-permission")
+    with pytest.raises(pfo_gpu.NodeError, match="not in force on rank 0 .GPU 0.: .* does not have permission"):
+        daemons.swap("job", plan, wait=True)
+
+
+@pytest.mark.parametrize(
+    ("runs_plan", "requested", "observed", "why"),
+    [
+        (True, 1005, 1005, None),
+        (True, 1005, 990, None),
+        (True, 1005, 1740, "rank 3 (GPU 1): it runs at 1740 MHz although pfod has locked 1005 MHz: another program"),
+        (False, None, 1740, None),
+        (False, 1005, 1005, "rank 3 (GPU 1): it is still locked to 1005 MHz"),
+    ],
+)
+def test_a_lock_is_in_force_when_its_gpu_shows_it(monkeypatch, runs_plan, requested, observed, why):
+    monkeypatch.setattr(in_force, "_LOOK_FOR_S", 1.0)
+    rank = SimpleNamespace(rank=3, gpu_uuid="GPU-1", problem=None)
+    gpu = SimpleNamespace(uuid="GPU-1", index=1, requested_mhz=requested, observed_mhz=observed, problem=None)
+    plan = SimpleNamespace(suspended=None) if runs_plan else None
+    status = SimpleNamespace(gpus=[gpu], jobs=[SimpleNamespace(job="job", uid=7, plan=plan, ranks=[rank])])
+    found = in_force.missing(lambda: status, "job", None)
+    assert found is None if why is None else found.startswith(why)
 
 
 def test_a_job_over_several_nodes_is_changed_by_their_agents(node):

@@ -496,7 +496,9 @@ impl Link {
         let put = self.answer(async |store| store.agree(Agreed::Budgets, 0, &record).await).await?;
         if let Some(revision) = put {
             lock(&self.known).revision = revision;
-            tracing::warn!("the store had lost the budgets of the fleet: what was signed last is there again");
+            tracing::warn!(
+                "the store had lost the budgets of the fleet: what was signed last is there again"
+            );
         }
         Ok(())
     }

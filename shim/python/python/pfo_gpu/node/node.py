@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from pfo_gpu import _native
 from pfo_gpu._native import NodeError
-from pfo_gpu.node import requests, tuning
+from pfo_gpu.node import in_force, requests, tuning
 from pfo_gpu.node import status as status_of
 from pfo_gpu.node.connection import Away, NoAnswer, ask
 from pfo_gpu.node.savings import SAVINGS_BY, Savings
@@ -220,9 +220,9 @@ class Node:
                 f"{done.changed} of {done.ranks} ranks of job {job} have changed at step {done.step}; another swap"
                 " took its place, or ranks have left; see `pfoctl status`"
             )
-        astray = [rank for rank in job_in(self.status(), job, uid).ranks if rank.problem] if wait else []
-        if astray:
-            raise NodeError(f"not in force on rank {astray[0].rank}: {astray[0].problem}; see `pfoctl status`")
+        why = in_force.missing(self.status, job, uid) if wait else None
+        if why is not None:
+            raise NodeError(f"not in force on {why}; pfod tries again at each step, see `pfoctl status`")
         return done
 
     def keep(

@@ -39,9 +39,10 @@ impl Comparisons {
         (plan_s[0] + plan_s[1]) / 2.0 / default_s - 1.0
     }
 
-    /// Whether there are as many as count.
-    pub(super) fn are_enough(&self) -> bool {
-        self.0.len() >= LEAST
+    /// Whether none of the newest few is above the limit.
+    pub(super) fn are_within(&self, limit: f64) -> bool {
+        let newest = self.0.iter().rev().take(LEAST);
+        self.0.len() >= LEAST && newest.into_iter().all(|slowdown| *slowdown <= limit)
     }
 
     /// What they say about a limit.
@@ -105,6 +106,13 @@ mod tests {
         assert!((slowdown - 0.12).abs() < 1e-9, "{slowdown}");
         assert_eq!(after(&[0.0, 0.0, 0.0, 0.12, 0.12], 0.05), Verdict::Doubtful);
         assert!(matches!(after(&[0.0, 0.0, 0.0, 0.12, 0.12, 0.12], 0.05), Verdict::Broken(_)));
+    }
+
+    #[test]
+    fn a_plan_has_proved_itself_after_three_comparisons_within_the_limit() {
+        let within = |slowdowns: &[f64]| Comparisons::of(slowdowns).are_within(0.05);
+        assert!(within(&[0.3, 0.04, 0.05, 0.01]) && !within(&[0.3, 0.3, 0.01]));
+        assert!(!within(&[0.04, 0.04]));
     }
 
     #[test]

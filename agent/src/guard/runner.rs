@@ -134,9 +134,9 @@ impl JobGuard {
             Verdict::Broken(slowdown) => {
                 self.instead((job, &view), (&run, standing), guard, slowdown, over_at).await
             }
-            verdict => {
+            Verdict::Kept | Verdict::Doubtful => {
                 // Whatever made the plan before too slow, this one has proved itself.
-                let is_proved = verdict == Verdict::Kept && comparisons.are_enough();
+                let is_proved = comparisons.are_within(guard.max_slowdown);
                 let corrected = guard.corrected.filter(|_| !is_proved);
                 (run, Standing { guard: Some(Guard { corrected, ..guard }), ..standing })
             }

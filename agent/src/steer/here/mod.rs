@@ -197,7 +197,8 @@ impl Here {
         swapped.map(Swapped::Here)
     }
 
-    /// Finds out what the job runs, and what that means for what stands beside it.
+    /// Finds out what the job runs, and what that means for what stands beside it, while nothing else of the
+    /// agent changes it.
     async fn bring_up_to_date(&self, view: &JobView) -> Result<(), SteerError> {
         if view.measured_by.is_some() {
             return Ok(());
@@ -206,17 +207,24 @@ impl Here {
         if record.comparing {
             return self.break_off().await;
         }
-        let plan = view.plan.as_ref();
-        let number = plan.map(|plan| plan.number);
-        let is_seen = self.standing.state().is_seen;
-        if is_seen && record.next.is_none() && number == record.plan {
+        let number = |view: &JobView| view.plan.as_ref().map(|plan| plan.number);
+        let is_as_known = |view: &JobView| {
+            let is_seen = self.standing.state().is_seen;
+            is_seen && record.next.is_none() && number(view) == record.plan
+        };
+        if is_as_known(view) {
             return Ok(());
         }
-        let run = match plan {
+        // It may be from before the agent's own last change. Nothing is changed by the agent meanwhile.
+        let Some(view) = self.steering.questions.job(&self.key).await? else { return Ok(()) };
+        if view.measured_by.is_some() || is_as_known(&view) {
+            return Ok(());
+        }
+        let run = match &view.plan {
             Some(plan) => self.run_of_plan(plan).await?,
             None => Run::DefaultClocks,
         };
-        self.standing.state().see(run, number, view);
+        self.standing.state().see(run, number(&view), &view);
         self.standings().keep_if_possible(&self.key, &self.standing).await;
         Ok(())
     }

@@ -13,25 +13,15 @@ _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
 _NAME_BYTES = 96
 
+# `nvmlPciInfo_t` of `nvml.h`: the short bus id of 16 bytes, five numbers of 4, and the bus id of 32.
+_PCI_BUS_ID_AT = 16 + 5 * 4
+_PCI_INFO_BYTES = _PCI_BUS_ID_AT + 32
+
 _lock = threading.Lock()
 _loaded: Optional[Nvml] = None
 
 # Threads do not outlive a fork: no thread may be in the library, or hold the lock, in the meantime.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-
-
-class _Pci(ctypes.Structure):
-    """``nvmlPciInfo_t`` of ``nvml.h``."""
-
-    _fields_ = [
-        ("bus_id_legacy", ctypes.c_char * 16),
-        ("domain", ctypes.c_uint),
-        ("bus", ctypes.c_uint),
-        ("device", ctypes.c_uint),
-        ("pci_device_id", ctypes.c_uint),
-        ("pci_subsystem_id", ctypes.c_uint),
-        ("bus_id", ctypes.c_char * 32),
-    ]
 
 
 class NvmlError(RuntimeError):
@@ -88,9 +78,9 @@ class Nvml:
 
     def pci_bus_id(self, handle: ctypes.c_void_p) -> str:
         """Its PCI bus id."""
-        pci = _Pci()
-        self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
-        return bytes(pci.bus_id).decode()
+        pci = ctypes.create_string_buffer(_PCI_INFO_BYTES)
+        self._call("nvmlDeviceGetPciInfo_v3", handle, pci)
+        return pci.raw[_PCI_BUS_ID_AT:].split(b"\0", 1)[0].decode()
 
     def energy_mj(self, handle: ctypes.c_void_p) -> int:
         """The energy that a GPU has used since its driver was loaded, in millijoules."""

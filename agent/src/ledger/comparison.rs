@@ -132,7 +132,7 @@ mod tests {
         example::trial(plan, [(1.0, step_j); 4])
     }
 
-    /// The saving and the slowdown of a comparison of steps of so many seconds and joules.
+    /// The saving and the slowdown that a comparison shows. A step is its seconds and its joules.
     fn compared(default: &[(f64, f64)], plan: &[(f64, f64)]) -> Option<(f64, f64)> {
         let of = |name, steps: &[(f64, f64)]| {
             example::trial(name, steps.iter().map(|(time_s, energy_j)| (*time_s, Some(*energy_j))))

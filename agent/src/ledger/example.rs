@@ -24,7 +24,7 @@ pub(super) fn example(label: &str, swap: u64, session: u64, steps: u64) -> JobVi
     example
 }
 
-/// A trial of a plan, or of default clocks, of steps that took so long and so many joules.
+/// A trial of a plan, or of default clocks. A step is its seconds and its joules.
 pub(super) fn trial(
     plan: Option<&str>,
     steps: impl IntoIterator<Item = (f64, Option<f64>)>,

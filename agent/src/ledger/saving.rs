@@ -3,10 +3,10 @@
 //! Of each comparison the ratio of energies at default clocks and under the plan counts: what changes
 //! both, such as the temperature of a room, cancels out. Joules that were measured under the plan are
 //! multiplied by the ratio of the sums of the few comparisons nearest in time, so that a job that has
-//! changed is compared with itself. It is not that of the nearest one: a guard compares again at once when it doubts a
-//! plan, and stops when it does not, so that the last comparison of such a row is a favourable one. The
-//! interval is Student's over all comparisons of the plan. What a comparison
-//! scatters by falls with the steps that it took.
+//! changed is compared with itself. It is not that of the nearest one: a guard that doubts a plan compares
+//! again at once, and stops when the doubt is gone, so that the last comparison of such a row is a
+//! favourable one. The interval is Student's over all comparisons of the plan. What a comparison scatters by
+//! falls with the steps that it took.
 
 use std::ops::Range;
 

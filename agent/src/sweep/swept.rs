@@ -8,6 +8,8 @@ use pfo_protocol::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::calibration::median;
+
 /// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured,
 /// by whom, and what became of the requested clock.
 const HEADER: &str = "stage,instruction,frequency,time,energy,count,time_sd,energy_sd,rank,dp_rank,\
@@ -160,9 +162,7 @@ impl SweptRow {
 
 /// The median time of a step in seconds: a single step that was held up says nothing about a clock.
 pub(crate) fn median_step_s(steps: &[TrialStep]) -> f64 {
-    let mut times: Vec<f64> = steps.iter().map(|step| step.time_s).collect();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
+    median(steps.iter().map(|step| step.time_s))
 }
 
 /// The profile of all clocks, as CSV that the planner reads.

@@ -16,9 +16,9 @@ use crate::text::harmless;
 /// pfo-agent compares the plan with default clocks now and then; a comparison takes 19 steps or more. If
 /// the newest three comparisons, or eight where steps scatter, prove that steps take longer than allowed,
 /// and a frontier is loaded for the job, pfo-agent makes a faster plan from what is measured now. The job
-/// returns to default clocks if there is no such plan, or if this plan proves too slow as well. The guard survives
-/// restarts of the job, and ends when the job has had no rank on this node for 15 minutes. A job with
-/// ranks on several nodes of a fleet is compared on all of them; its guard lasts as long as the job.
+/// returns to default clocks if there is no such plan, or if this plan proves too slow as well. The guard
+/// survives restarts of the job, and ends when the job has had no rank on this node for 15 minutes. A job
+/// with ranks on several nodes of a fleet is compared on all of them; its guard lasts as long as the job.
 #[derive(Args)]
 pub(crate) struct Guard {
     #[command(flatten)]

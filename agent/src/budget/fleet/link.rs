@@ -460,12 +460,21 @@ impl Link {
         }
     }
 
-    /// Has the next blueprint take the place of none, if the store has none any more: it may have begun anew,
-    /// and no watch shows what is deleted.
-    async fn look_for_blueprint(&self, revision: u64) -> Result<(), StoreError> {
+    /// What the store has of a record, if it is of another revision. None also if somebody has deleted it, or
+    /// the store has begun anew: no watch shows that.
+    async fn shown(
+        &self,
+        what: Agreed,
+        other_than: u64,
+    ) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
         let store = self.store()?;
-        let shown = timeout(SHOWN_IN, store.agreed(Agreed::Blueprint, revision)).await;
-        if shown.is_err()
+        let shown = timeout(SHOWN_IN, store.agreed(what, other_than)).await;
+        shown.map_or(Ok(None), |shown| shown.map(Some))
+    }
+
+    /// Lets the next blueprint be the first one if the store has lost the one of this revision.
+    async fn look_for_blueprint(&self, revision: u64) -> Result<(), StoreError> {
+        if self.shown(Agreed::Blueprint, revision).await?.is_none()
             && let Some(received) = &mut lock(&self.known).blueprint
             && received.revision == revision
         {
@@ -474,12 +483,11 @@ impl Link {
         Ok(())
     }
 
-    /// Puts what was signed into the store again, if that has it no more.
+    /// Writes the signed budgets into the store again if the store has lost them.
     ///
     /// # Errors
     /// If the store does not answer.
     pub(in crate::budget) async fn tell_again(&self) -> Result<(), StoreError> {
-        let _ordering = self.ordering.lock().await;
         let is_due = {
             let mut known = lock(&self.known);
             let is_due = known.looked.is_none_or(|looked| looked.elapsed() > LOOK_AGAIN_AFTER);
@@ -488,7 +496,11 @@ impl Link {
             }
             is_due
         };
-        if !is_due || timeout(SHOWN_IN, self.store()?.agreed(Agreed::Budgets, 0)).await.is_ok() {
+        if !is_due {
+            return Ok(());
+        }
+        let _ordering = self.ordering.lock().await;
+        if self.shown(Agreed::Budgets, 0).await?.is_some() {
             return Ok(());
         }
         let stated = lock(&self.known).stated.as_ref().map(|stated| stated.record(None));
@@ -580,12 +592,10 @@ impl Link {
                 self.take(revision, record).await;
                 return Ok(done);
             }
-            // Somebody has written there, or has deleted it, which no watch shows.
-            let store = self.store().map_err(away)?;
-            match timeout(SHOWN_IN, store.agreed(Agreed::Budgets, revision)).await {
-                Ok(Ok((revision, bytes))) => self.take(revision, bytes).await,
-                Ok(Err(why)) => return Err(away(why)),
-                Err(_) => lock(&self.known).revision = 0,
+            // Somebody has written there, or has deleted it.
+            match self.shown(Agreed::Budgets, revision).await.map_err(away)? {
+                Some((revision, bytes)) => self.take(revision, bytes).await,
+                None => lock(&self.known).revision = 0,
             }
         }
         Err(faster())

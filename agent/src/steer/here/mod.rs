@@ -197,8 +197,8 @@ impl Here {
         swapped.map(Swapped::Here)
     }
 
-    /// Finds out what the job runs, and what that means for what stands beside it, while nothing else of the
-    /// agent changes it.
+    /// Finds out what the job runs, and brings what stands beside it up to date. The caller holds
+    /// `changing`.
     async fn bring_up_to_date(&self, view: &JobView) -> Result<(), SteerError> {
         if view.measured_by.is_some() {
             return Ok(());
@@ -215,7 +215,7 @@ impl Here {
         if is_as_known(view) {
             return Ok(());
         }
-        // It may be from before the agent's own last change. Nothing is changed by the agent meanwhile.
+        // The view may be older than the agent's own last change, and the agent changes nothing now.
         let Some(view) = self.steering.questions.job(&self.key).await? else { return Ok(()) };
         if view.measured_by.is_some() || is_as_known(&view) {
             return Ok(());

@@ -176,9 +176,9 @@ def window(name: str = "window", *, gpus: Optional[Iterable[_Gpu]] = None, sync:
     Args:
         name: Its name.
         gpus: UUIDs, PCI bus ids, or CUDA ordinals of this process, as those of
-            :class:`pfo_gpu.Session`; a GPU that is named twice counts once. Defaults
-            to the GPUs that this process leases, else to ``PFO_GPU``, else to PyTorch's current device if ``LOCAL_RANK`` is set and PyTorch has initialized
-            CUDA, else to all that CUDA shows.
+            :class:`pfo_gpu.Session`; a GPU that is named twice counts once. Defaults to the GPUs
+            that this process leases, else to ``PFO_GPU``, else to PyTorch's current device if
+            ``LOCAL_RANK`` is set and PyTorch has initialized CUDA, else to all that CUDA shows.
         sync: Whether begin and end wait until PyTorch's current GPU has finished its work, as Zeus'
             do.
 

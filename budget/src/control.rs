@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::curve::Curve;
 use crate::decision::{Decision, Room, decide};
 use crate::error::{BudgetError, above_0, from_0};
-use crate::factor::Factor;
+use crate::factor::Factors;
 use crate::job::Job;
 use crate::reserve::Reserve;
 
@@ -74,7 +74,7 @@ pub struct Orders {
 /// What is remembered of a job.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    factor: Factor,
+    factors: Factors,
     ran: Option<usize>,
     ordered: Option<usize>,
     /// How long it has not run what was ordered, in seconds.
@@ -96,11 +96,6 @@ impl Controller {
         Self::default()
     }
 
-    /// What a job draws over what its curve says, as far as it is known.
-    pub fn correction(&self, job: &str) -> f64 {
-        self.known.get(job).map_or(1.0, |known| known.factor.value())
-    }
-
     /// Goes on from what another controller has ordered last: a job may still change to the point at this
     /// place.
     pub fn resume(&mut self, job: &str, place: usize) {
@@ -118,20 +113,23 @@ impl Controller {
         from_0("the budget", || "the cluster".into(), now.budget_w)?;
         from_0("the base", || "the cluster".into(), now.base_w)?;
         self.observe(jobs, now);
+        let curves: Vec<Curve> = jobs.iter().map(|seen| self.corrected(seen)).collect();
+        let as_measured = jobs.iter().zip(&curves).map(|(seen, curve)| Seen { curve, ..*seen });
+        let jobs: Vec<Seen<'_>> = as_measured.collect();
         let reserve_w = self.reserve.watts(now.budget_w);
         let (free, fixed): (Vec<Seen<'_>>, Vec<Seen<'_>>) =
-            jobs.iter().partition(|seen| !seen.is_held && self.follows(seen));
-        let fixed_w: f64 = fixed.iter().map(|seen| self.counted_w(seen, running(seen))).sum();
+            jobs.iter().copied().partition(|seen| !seen.is_held && self.follows(seen));
+        let fixed_w: f64 = fixed.iter().map(|seen| power_w(seen, running(seen))).sum();
         let base_w = now.base_w + fixed_w;
         self.remember(&free);
-        let listed = self.listed(&free);
+        let listed = listed(&free);
         let room = Room { budget_w: (now.budget_w - reserve_w).max(0.0), base_w };
         let decision = self.settled(&listed, room, now.budget_w, decide(&listed, room)?)?;
         let places = |(job, share): (&String, &crate::Share)| (job.clone(), share.place);
         self.decided = decision.shares.iter().map(places).collect();
         self.order(&free, room);
-        let changes = self.changes(jobs);
-        let limits = self.limits(jobs, &decision, now, room);
+        let changes = self.changes(&jobs);
+        let limits = self.limits(&jobs, &decision, now, room);
         Ok(Orders { decision, changes, limits, reserve_w })
     }
 
@@ -146,15 +144,18 @@ impl Controller {
             // Half a window under each, if it changed meanwhile: nobody knows when.
             let before = known.ran.unwrap_or(place).min(seen.curve.last());
             let points = seen.curve.points();
-            let mean_w = (points[before].power_w + points[place].power_w) / 2.0;
-            if let Some(measured_w) = seen.measured_w.filter(|_| known.ran == Some(place)) {
-                known.factor.take(measured_w, points[place].power_w);
-            }
-            let job_w = known.factor.value() * mean_w;
-            counted_w += job_w;
-            uncertain_w += known.factor.value() * (points[place].power_w - mean_w).abs();
+            let watts =
+                |known: &Known, place| known.factors.at(seen.curve, place) * points[place].power_w;
             let is_power = |watts: &f64| watts.is_finite() && *watts >= 0.0;
-            summed_w += seen.measured_w.filter(is_power).unwrap_or(job_w);
+            let measured_w = seen.measured_w.filter(is_power);
+            let is_news = known.ran == Some(place)
+                && measured_w.is_some_and(|watts| known.factors.take(seen.curve, place, watts));
+            let now_w = watts(known, place);
+            let job_w = (watts(known, before) + now_w) / 2.0;
+            counted_w += job_w;
+            uncertain_w += (now_w - job_w).abs();
+            // What a point draws that was not known is no noise.
+            summed_w += measured_w.filter(|_| !is_news).unwrap_or(job_w);
             // While a ramp falls, a job is ordered something slower before it has changed to what it was ordered
             // before.
             let goes_there = |ordered: usize| (before + 1..=ordered).contains(&place);
@@ -165,8 +166,9 @@ impl Controller {
         self.reserve.take(now.meter_w.unwrap_or(summed_w), counted_w, uncertain_w);
     }
 
-    fn counted_w(&self, seen: &Seen<'_>, place: usize) -> f64 {
-        self.correction(seen.name) * seen.curve.points()[place].power_w
+    fn corrected(&self, seen: &Seen<'_>) -> Curve {
+        let known = self.known.get(seen.name);
+        known.map_or_else(|| seen.curve.clone(), |known| known.factors.corrected(seen.curve))
     }
 
     fn follows(&self, seen: &Seen<'_>) -> bool {
@@ -184,16 +186,6 @@ impl Controller {
                 self.decided.insert(seen.name.into(), place);
             }
         }
-    }
-
-    fn listed<'a>(&self, free: &[Seen<'a>]) -> Vec<Job<'a>> {
-        let job = |seen: &Seen<'a>| {
-            let Seen { name, curve, weight, .. } = *seen;
-            Job { name, curve, weight, correction: self.correction(name) }
-        };
-        let mut jobs: Vec<Job<'a>> = free.iter().map(job).collect();
-        jobs.sort_unstable_by_key(|job| job.name);
-        jobs
     }
 
     /// What was decided before as long as that is good enough; else the new decision, with the old points
@@ -257,13 +249,12 @@ impl Controller {
     fn order(&mut self, free: &[Seen<'_>], room: Room) {
         let mut committed_w = room.base_w;
         let mut raises = Vec::new();
-        for seen in free {
-            let (place, target) = (running(seen), self.decided[seen.name]);
+        for &seen in free {
+            let (place, target) = (running(&seen), self.decided[seen.name]);
             let known = self.known.entry(seen.name.into()).or_default();
-            let factor = known.factor.value();
             let ordered = known.ordered.unwrap_or(place).min(seen.curve.last());
             let most = place.min(ordered);
-            let watts = |place: usize| factor * seen.curve.points()[place].power_w;
+            let watts = |place| power_w(&seen, place);
             if target >= most {
                 // Until it has changed it draws what it runs, or what it was ordered before.
                 committed_w += watts(most);
@@ -272,16 +263,15 @@ impl Controller {
                 committed_w += watts(most);
                 let more_w = watts(target) - watts(most);
                 let gain = seen.weight * (seen.curve.lost(most) - seen.curve.lost(target));
-                raises.push((gain / more_w, *seen, most, target));
+                raises.push((gain / more_w, seen, most, target));
             }
         }
         raises.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.name.cmp(b.1.name)));
         for (_, seen, most, target) in raises {
             let known = self.known.entry(seen.name.into()).or_default();
-            let factor = known.factor.value();
-            let watts = |place: usize| factor * seen.curve.points()[place].power_w;
+            let watts = |place| power_w(&seen, place);
             let spare_w = room.budget_w - committed_w;
-            let fits = seen.curve.fastest_within((watts(most) + spare_w.max(0.0)) / factor);
+            let fits = seen.curve.fastest_within(watts(most) + spare_w.max(0.0));
             let place = fits.unwrap_or(most).clamp(target, most);
             committed_w += watts(place) - watts(most);
             known.ordered = Some(place);
@@ -309,7 +299,7 @@ impl Controller {
         let ordered_w = |seen: &Seen<'_>| {
             let ordered = self.known.get(seen.name).and_then(|known| known.ordered);
             let place = ordered.unwrap_or(running(seen)).min(seen.curve.last());
-            (self.counted_w(seen, place), place > running(seen))
+            (power_w(seen, place), place > running(seen))
         };
         let is_short =
             |seen: &Seen<'_>| decision.shortfall.is_some() && (now.is_emergency || !seen.has_floor);
@@ -331,4 +321,16 @@ impl Controller {
 /// The place that a job is counted at.
 fn running(seen: &Seen<'_>) -> usize {
     seen.running.unwrap_or(0).min(seen.curve.last())
+}
+
+/// What a job draws at a place of its corrected curve, in watts.
+fn power_w(seen: &Seen<'_>, place: usize) -> f64 {
+    seen.curve.points()[place].power_w
+}
+
+fn listed<'a>(free: &[Seen<'a>]) -> Vec<Job<'a>> {
+    let job = |&Seen { name, curve, weight, .. }: &Seen<'a>| Job { name, curve, weight };
+    let mut jobs: Vec<Job<'a>> = free.iter().map(job).collect();
+    jobs.sort_unstable_by_key(|job| job.name);
+    jobs
 }

@@ -13,6 +13,9 @@ pub struct Point {
     pub tag: u32,
 }
 
+/// By this share a point draws less than a faster one at least.
+const LESS: f64 = 1e-6;
+
 /// How a job is steered along its curve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steering {
@@ -126,6 +129,19 @@ impl Curve {
         let steps = last.min(most.max(2) - 1);
         let corner = |step: usize| self.points[self.corner(step * last / steps.max(1))];
         (0..=steps).map(corner).collect()
+    }
+
+    /// The same points with other powers: each is multiplied by what the function says of its place. One that
+    /// then drew no less than a faster one is taken to draw a little less: places stay what they are.
+    pub(crate) fn scaled(&self, factor: impl Fn(usize) -> f64) -> Self {
+        let mut points = self.points.clone();
+        let mut least_w = f64::INFINITY;
+        for (place, point) in points.iter_mut().enumerate() {
+            point.power_w = (point.power_w * factor(place)).min(least_w);
+            least_w = point.power_w * (1.0 - LESS);
+        }
+        let (corners, prices) = lower_hull(&points);
+        Self { steering: self.steering, points, corners, prices, is_cut: self.is_cut }
     }
 
     /// The fastest place, from the given one or a faster one on, that draws no more than this.

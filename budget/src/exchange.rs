@@ -62,7 +62,7 @@ fn moves(jobs: &[Job<'_>], places: &[usize], spare_w: f64, price: f64) -> Vec<Mo
                 moves.push(Move { job: index, to, more_w, loss, regret });
             }
         };
-        let fits = job.curve.fastest_within(most_w / job.correction);
+        let fits = job.curve.fastest_within(most_w);
         if let Some(fastest) = fits.filter(|&to| to + NEAR < place) {
             offer(fastest);
         }

@@ -12,14 +12,12 @@ pub struct Job<'a> {
     pub curve: &'a Curve,
     /// How much its progress counts. With its number of GPUs, a GPU of every job counts the same.
     pub weight: f64,
-    /// What the counters say it draws over what its curve says, at the point that it runs.
-    pub correction: f64,
 }
 
 impl Job<'_> {
     /// What it draws at a point, in watts.
     pub fn power_w(&self, place: usize) -> f64 {
-        self.correction * self.curve.points()[place].power_w
+        self.curve.points()[place].power_w
     }
 
     /// The weighted progress that it loses at a point.
@@ -29,13 +27,12 @@ impl Job<'_> {
 
     /// The price of an edge of its hull: weighted progress for each watt.
     pub(crate) fn price(&self, edge: usize) -> f64 {
-        self.weight * self.curve.prices()[edge] / self.correction
+        self.weight * self.curve.prices()[edge]
     }
 
     pub(crate) fn check(&self) -> Result<(), BudgetError> {
         let of = || format!("job {}", self.name);
         above_0("the weight", of, self.weight)?;
-        above_0("the correction", of, self.correction)?;
         Ok(())
     }
 }

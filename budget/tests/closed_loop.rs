@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use fastrand::Rng;
-use pfo_budget::{Controller, Curve, Now, Orders, Point, Seen};
+use pfo_budget::{Controller, Curve, Now, Orders, Point, Seen, Steering};
 
 const BUDGET_W: f64 = 16_000.0;
 
@@ -134,6 +134,25 @@ fn a_curve_that_is_wrong_at_one_end_is_corrected_without_swinging() {
         let mut plants = twenty(3);
         plants.iter_mut().for_each(|plant| plant.factor = factor);
         assert_settled(&mut plants, 0.02, false, 80);
+    }
+}
+
+#[test]
+fn the_watts_of_a_law_that_is_wrong_are_used_once_its_points_were_measured() {
+    for (delay, noise) in [(0, 0.0), (3, 0.02), (6, 0.04)] {
+        let mut plants = twenty(delay);
+        for plant in &mut plants {
+            let points = plant.curve.points().to_vec();
+            plant.curve = Curve::steered(Steering::UniformClocks, points, None).unwrap();
+            plant.factor = (1.0, 0.7);
+        }
+        let (powers_w, orders) = run(&mut plants, 400, noise, false);
+        let most_w = powers_w[10 + 6 * delay..].iter().copied().fold(0.0, f64::max);
+        // A point that was not measured yet may draw a little more than those beside it suggest.
+        assert!(most_w < 1.0025 * BUDGET_W, "{most_w} W, {delay} ticks late");
+        let used = powers_w[200..].iter().sum::<f64>() / (200.0 * BUDGET_W);
+        println!("{used} of the budget, {} W kept free", orders.reserve_w);
+        assert!(used > 0.99, "{used} of the budget, {} W kept free", orders.reserve_w);
     }
 }
 

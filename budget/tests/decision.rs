@@ -24,12 +24,7 @@ fn decided(jobs: &[Plain], limit_w: f64) -> Decision {
         jobs.iter().map(|job| Curve::new(job.points.iter().copied(), None).unwrap()).collect();
     let names: Vec<String> = (0..jobs.len()).map(|job| format!("job-{job}")).collect();
     let jobs: Vec<Job<'_>> = (0..jobs.len())
-        .map(|index| Job {
-            name: &names[index],
-            curve: &curves[index],
-            weight: jobs[index].weight,
-            correction: jobs[index].correction,
-        })
+        .map(|index| Job { name: &names[index], curve: &curves[index], weight: jobs[index].weight })
         .collect();
     decide(&jobs, Room { budget_w: limit_w, base_w: 0.0 }).unwrap()
 }
@@ -42,11 +37,7 @@ fn random_job(random: &mut Rng, points: usize) -> Plain {
         let scatter = 1.0 + 0.1 * random.f64();
         point(time_s * slow, power_w * scatter * (0.3 + 0.7 / slow.powi(2)))
     });
-    Plain {
-        points: points.collect(),
-        weight: 0.5 + 7.5 * random.f64(),
-        correction: 0.8 + 0.4 * random.f64(),
-    }
+    Plain { points: points.collect(), weight: 0.5 + 7.5 * random.f64() }
 }
 
 /// What the jobs draw at their fastest and at their slowest points, in watts.
@@ -57,10 +48,7 @@ fn extent_w(jobs: &[Plain]) -> [f64; 2] {
         let first = |a: &&Point, b: &&Point| a.time_s.total_cmp(&b.time_s);
         job.points.iter().min_by(first).unwrap().power_w
     };
-    [
-        jobs.iter().map(|job| job.correction * fastest_w(job)).sum(),
-        jobs.iter().map(|job| job.correction * slowest_w(job)).sum(),
-    ]
+    [jobs.iter().map(fastest_w).sum(), jobs.iter().map(slowest_w).sum()]
 }
 
 /// The largest loss that one edge between two plans of one job can be.
@@ -141,9 +129,7 @@ fn what_is_convex_of_a_curve_has_its_ends_and_decides_nearly_as_well() {
     }
     let few = Curve::new(all.convex(64), None).unwrap();
     let room = Room { budget_w: 700.0, base_w: 0.0 };
-    let loss = |curve: &Curve| {
-        decide(&[Job { name: "j", curve, weight: 1.0, correction: 1.0 }], room).unwrap().loss
-    };
+    let loss = |curve: &Curve| decide(&[Job { name: "j", curve, weight: 1.0 }], room).unwrap().loss;
     assert!(loss(&few) - loss(&all) < 0.01, "{} and {}", loss(&few), loss(&all));
     let one = curve(&[(1.0, 5.0)]);
     assert_eq!(one.convex(64), one.points());
@@ -162,7 +148,7 @@ fn a_budget_for_all_slows_nobody_down() {
 fn a_budget_below_all_floors_is_said_with_the_watts_and_the_largest_job() {
     let (small, large) =
         (curve(&[(1.0, 300.0), (1.5, 200.0)]), curve(&[(1.0, 900.0), (1.5, 700.0)]));
-    let job = |name, curve| Job { name, curve, weight: 1.0, correction: 1.0 };
+    let job = |name, curve| Job { name, curve, weight: 1.0 };
     let jobs = [job("small", &small), job("large", &large)];
     let decision = decide(&jobs, Room { budget_w: 950.0, base_w: 100.0 }).unwrap();
     let shortfall = decision.shortfall.unwrap();
@@ -181,7 +167,7 @@ fn a_floor_cuts_a_curve_and_the_others_pay() {
     let free = Curve::new(points, None).unwrap();
     let held = Curve::new(points, Some(1.15)).unwrap();
     assert!(held.is_cut() && !free.is_cut());
-    let job = |name, curve| Job { name, curve, weight: 1.0, correction: 1.0 };
+    let job = |name, curve| Job { name, curve, weight: 1.0 };
     let decision =
         decide(&[job("free", &free), job("held", &held)], Room { budget_w: 1500.0, base_w: 0.0 });
     let shares = decision.unwrap().shares;
@@ -196,8 +182,8 @@ fn weight_says_who_is_slowed_down() {
     let points = [(1.0, 1000.0), (1.25, 700.0)];
     let (light, heavy) = (curve(&points), curve(&points));
     let jobs = [
-        Job { name: "a-heavy", curve: &heavy, weight: 2.0, correction: 1.0 },
-        Job { name: "b-light", curve: &light, weight: 1.0, correction: 1.0 },
+        Job { name: "a-heavy", curve: &heavy, weight: 2.0 },
+        Job { name: "b-light", curve: &light, weight: 1.0 },
     ];
     let shares = decide(&jobs, Room { budget_w: 1700.0, base_w: 0.0 }).unwrap().shares;
     assert_eq!(shares["a-heavy"].reason, Reason::Fastest);
@@ -213,11 +199,9 @@ fn numbers_that_no_measurement_gives_are_refused_with_their_place() {
             assert!(refused.to_string().contains("of point 1 is"), "{refused}");
         }
         let curve = curve(&[(1.0, 1.0)]);
-        for (weight, correction) in [(bad, 1.0), (1.0, bad)] {
-            let job = Job { name: "mine", curve: &curve, weight, correction };
-            let refused = decide(&[job], Room { budget_w: 1.0, base_w: 0.0 }).unwrap_err();
-            assert!(refused.to_string().contains("of job mine is"), "{refused}");
-        }
+        let job = Job { name: "mine", curve: &curve, weight: bad };
+        let refused = decide(&[job], Room { budget_w: 1.0, base_w: 0.0 }).unwrap_err();
+        assert!(refused.to_string().contains("of job mine is"), "{refused}");
         if bad != 0.0 {
             assert!(decide(&[], Room { budget_w: bad, base_w: 0.0 }).is_err());
             assert!(decide(&[], Room { budget_w: 1.0, base_w: bad }).is_err());
@@ -228,7 +212,7 @@ fn numbers_that_no_measurement_gives_are_refused_with_their_place() {
         assert!(Curve::new([point(1.0, 1.0)], Some(floor)).is_err());
     }
     let curve = curve(&[(1.0, 1.0)]);
-    let twice = [Job { name: "a", curve: &curve, weight: 1.0, correction: 1.0 }; 2];
+    let twice = [Job { name: "a", curve: &curve, weight: 1.0 }; 2];
     let refused = decide(&twice, Room { budget_w: 1.0, base_w: 0.0 }).unwrap_err();
     assert_eq!(refused, BudgetError::SameName("a".into()));
 }
@@ -236,7 +220,7 @@ fn numbers_that_no_measurement_gives_are_refused_with_their_place() {
 #[test]
 fn a_job_with_one_point_is_counted_and_left_alone() {
     let (fixed, free) = (curve(&[(2.0, 500.0)]), curve(&[(1.0, 500.0), (1.3, 300.0)]));
-    let job = |name, curve| Job { name, curve, weight: 1.0, correction: 1.0 };
+    let job = |name, curve| Job { name, curve, weight: 1.0 };
     let jobs = [job("fixed", &fixed), job("free", &free)];
     let shares = decide(&jobs, Room { budget_w: 900.0, base_w: 0.0 }).unwrap().shares;
     assert_eq!((shares["fixed"].reason, shares["free"].reason), (Reason::Fastest, Reason::Floor));
@@ -260,10 +244,9 @@ fn large_jobs_with_many_points_leave_next_to_nothing_unused() {
 fn any_jobs() -> impl Strategy<Value = Vec<Plain>> {
     // Few values, so that times, powers and prices are often equal.
     let points = proptest::collection::vec((1u8..6, 1u8..6), 1..7);
-    let job = (points, 1u8..4, 1u8..3).prop_map(|(points, weight, correction)| Plain {
+    let job = (points, 1u8..4).prop_map(|(points, weight)| Plain {
         points: points.into_iter().map(|(t, p)| point(t.into(), p.into())).collect(),
         weight: weight.into(),
-        correction: correction.into(),
     });
     proptest::collection::vec(job, 1..6)
 }
@@ -303,7 +286,6 @@ proptest! {
             name: &names[index],
             curve: &curves[index],
             weight: jobs[index].weight,
-            correction: jobs[index].correction,
         }).collect();
         let [most_w, least_w] = extent_w(&jobs);
         let room = Room { budget_w: (most_w + least_w) / 2.0, base_w: 0.0 };

@@ -103,7 +103,7 @@ fn say(gpu: &GpuUuid, limit_w: Option<u32>) {
     match limit_w {
         Some(limit_w) => tracing::info!(
             name: journal::CAPPED, gpu_uuid = %gpu,
-            "GPU {gpu} is held below {limit_w} W for a power budget"
+            "GPU {gpu} is to be held below {limit_w} W for a power budget; pfod sets no less than its policy allows"
         ),
         None => tracing::info!(
             name: journal::CAPPED, gpu_uuid = %gpu,

@@ -179,7 +179,7 @@ pub(super) async fn gather(
         let energy = (node.energies_j.get(&key).copied(), node.elapsed_s);
         let (measured_w, counted_w) = of_job.drawn(job, energy, (is_held, is_limited));
         if !is_limited {
-            of_job.free_w = Some(measured_w.unwrap_or(gpus_w));
+            of_job.note_unlimited((measured_w.unwrap_or(gpus_w), is_held), job);
         }
         let slowest = slowest.filter(|_| !is_emergency);
         // Where others decide, they have to know it without its floor.
@@ -293,17 +293,17 @@ async fn curve(
     let Some(pipelines) = pipelines(job) else { return (BudgetSteering::Nothing, None) };
     let frontier = means.stragglers.of(job).filter(|_| !known.is_off);
     if known.own.is_none() && job.measured_by.is_none() {
-        let least_w = known.witness.least_w();
-        known.own = own(means, job, frontier.as_ref(), pipelines, least_w).await;
+        known.own = own(means, job, frontier.as_ref(), pipelines, known).await;
     }
     let Some(own) = &known.own else { return (BudgetSteering::Nothing, None) };
     let (steering, made) = match &frontier {
         Some(frontier) => {
             (BudgetSteering::Plans, of_frontier(frontier.frontier(), own, pipelines, slowest))
         }
-        None => {
-            (BudgetSteering::UniformClocks, of_uniform_clocks(common_clocks(job), own, slowest))
-        }
+        None => (
+            BudgetSteering::UniformClocks,
+            of_uniform_clocks(common_clocks(job), own, &known.paces, slowest),
+        ),
     };
     match made {
         Ok(curve) => {
@@ -339,7 +339,7 @@ async fn own(
     job: &JobView,
     frontier: Option<&Arc<FrontierJob>>,
     pipelines: f64,
-    least_w: Option<f64>,
+    known: &Known,
 ) -> Option<Own> {
     let key = JobKey::of(job);
     let own_plan = job.plan.as_ref().map(|plan| plan.label.clone());
@@ -366,8 +366,8 @@ async fn own(
             (point.iteration_time_s, power_w)
         }
         None => {
-            let (time_s, power_w) = measured(job)?;
-            (time_s, power_w.max(least_w?))
+            let (time_s, power_w) = known.unlimited.or_else(|| measured(job))?;
+            (time_s, power_w.max(known.witness.least_w()?))
         }
     };
     let label =

@@ -1,6 +1,8 @@
 //! What a job can run, as a curve of time and power: its own plan or default clocks first, then what is
 //! slower. Pure.
 
+use std::collections::BTreeMap;
+
 use pfo_budget::{BudgetError, Curve, Point, Steering};
 use pfo_protocol::{JobView, Mhz};
 
@@ -20,6 +22,9 @@ const CLOCKLESS: f64 = 0.4;
 /// The rest is taken to fall as the speed to this exponent. Measured GPUs (A100, A40) save more by it. More
 /// than 1, so that the first watts cost a job less than the next ones and equal jobs give up alike.
 const OF_SPEED: f64 = 1.25;
+
+/// A mean of so many times the steps of the one before takes its place.
+const MORE: u64 = 4;
 
 /// By this share the own clocks of a job are taken to be faster than plans that take as long, so that they
 /// are its first choice.
@@ -63,13 +68,15 @@ fn most(plans: usize) -> (u32, u32) {
 
 /// The curve of a job without a frontier, from what was measured of it at its own clocks: one clock for
 /// everything takes as much longer as it is lower, and draws less by [`CLOCKLESS`] and [`OF_SPEED`]. Both
-/// are pessimistic; what it draws is corrected by its counters.
+/// are pessimistic. How long steps take is corrected by those measured at some clocks, what they draw by the
+/// counters.
 ///
 /// # Errors
 /// If a number is none.
 pub(super) fn of_uniform_clocks(
     clocks: Vec<Mhz>,
     own: &Own,
+    paces: &Paces,
     slowest: Option<f64>,
 ) -> Result<Curve, BudgetError> {
     let highest = match &own.plan {
@@ -81,13 +88,59 @@ pub(super) fn of_uniform_clocks(
     let point = |mhz: Mhz| {
         let share = f64::from(mhz.0) / highest_mhz;
         let power_w = own.power_w * (CLOCKLESS + (1.0 - CLOCKLESS) * share.powf(OF_SPEED));
-        Point { time_s: own.time_s / share, power_w, tag: UNIFORM.saturating_add(mhz.0) }
+        let time_s = paces.at(share, highest_mhz, own.time_s) * own.time_s / share;
+        Point { time_s, power_w, tag: UNIFORM.saturating_add(mhz.0) }
     };
     let own = Point { time_s: own.time_s, power_w: own.power_w, tag: OWN };
-    let lower: Vec<Point> = lower.map(point).collect();
+    let mut lower: Vec<Point> = lower.map(point).collect();
+    let mut before_s = own.time_s;
+    for point in lower.iter_mut().rev() {
+        point.time_s = point.time_s.max(before_s * (1.0 + PREFERRED));
+        before_s = point.time_s;
+    }
     let every = lower.len().div_ceil(MOST_CLOCKS).max(1);
     let some = lower.into_iter().step_by(every);
     Curve::steered(Steering::UniformClocks, [own].into_iter().chain(some), slowest)
+}
+
+/// How long steps took that a job without a frontier ran at one clock for everything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Paces(BTreeMap<Mhz, Pace>);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pace {
+    steps: u64,
+    time_s: f64,
+}
+
+impl Paces {
+    /// Takes the mean of some steps at a clock, unless that of nearly as many is known: each changes the curve.
+    pub(super) fn take(&mut self, mhz: Mhz, steps: u64, time_s: f64) {
+        let is_more = |pace: &Pace| steps >= pace.steps.saturating_mul(MORE);
+        if self.0.get(&mhz).is_none_or(is_more) {
+            self.0.insert(mhz, Pace { steps, time_s });
+        }
+    }
+
+    /// What steps at this share of the highest clock take, over what they would if all of their time were the
+    /// clock's: as interpolated between measured clocks, and as at the lowest of these below it.
+    fn at(&self, share: f64, highest_mhz: f64, own_s: f64) -> f64 {
+        let mut above = (1.0, 1.0);
+        for (mhz, pace) in self.0.iter().rev() {
+            let measured = f64::from(mhz.0) / highest_mhz;
+            let here = (measured, (pace.time_s * measured / own_s).min(1.0));
+            if measured <= share {
+                let way = (above.0 - share) / (above.0 - measured);
+                return if measured < above.0 {
+                    above.1 + way * (here.1 - above.1)
+                } else {
+                    here.1
+                };
+            }
+            above = here;
+        }
+        above.1
+    }
 }
 
 /// The clocks that every rank may have, rising.
@@ -146,10 +199,34 @@ mod tests {
 
     #[test]
     fn a_lower_clock_for_all_takes_longer_and_draws_less() {
-        let curve =
-            of_uniform_clocks(common_clocks(&job(2)), &own(None, 1.0, 500.0), None).unwrap();
+        let curve = of_uniform_clocks(
+            common_clocks(&job(2)),
+            &own(None, 1.0, 500.0),
+            &Paces::default(),
+            None,
+        )
+        .unwrap();
         let tags: Vec<u32> = curve.points().iter().map(|point| point.tag).collect();
         assert_eq!(tags, [OWN, UNIFORM + 1200, UNIFORM + 900]);
         assert_eq!(curve.steering(), Steering::UniformClocks);
+    }
+    #[test]
+    fn what_was_measured_at_some_clocks_is_believed_of_those_between() {
+        let clocks = || (300..=1500).step_by(300).map(Mhz).collect();
+        let mut paces = Paces::default();
+        // Half of a step is the clock's at 900 MHz.
+        paces.take(Mhz(900), 3, 1.0 + 0.5 * (1500.0 / 900.0 - 1.0));
+        let times = |paces: &Paces| -> Vec<f64> {
+            let curve = of_uniform_clocks(clocks(), &own(None, 1.0, 500.0), paces, None).unwrap();
+            curve.points().iter().map(|point| (1000.0 * point.time_s).round() / 1000.0).collect()
+        };
+        assert_eq!(times(&paces), [1.0, 1.125, 1.333, 2.0, 4.0]);
+        paces.take(Mhz(900), 5, 2.0);
+        assert_eq!(times(&paces)[2], 1.333, "as many steps say no more");
+        paces.take(Mhz(900), 12, 1.4);
+        assert_eq!(times(&paces)[2], 1.4);
+        // A clock that was measured to be no slower is a little slower all the same: places stay.
+        paces.take(Mhz(900), 100, 0.9);
+        assert_eq!(times(&paces).len(), 5);
     }
 }

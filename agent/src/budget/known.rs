@@ -7,6 +7,7 @@ use pfo_fleet::Run;
 use pfo_protocol::{JobView, Mhz, RankWindow, SessionId};
 use serde::{Deserialize, Serialize};
 
+use crate::budget::job_curve::Paces;
 use crate::budget::witness::Witness;
 use crate::straggler::Labelled;
 
@@ -15,6 +16,15 @@ pub(super) const OWN: u32 = u32::MAX;
 
 /// Tags from here on are clocks for everything, in MHz above it; those below are places in a frontier.
 pub(super) const UNIFORM: u32 = 1 << 30;
+
+/// What steps drew is counted until no step has ended for so long, in seconds, and so many times as long as
+/// they took: then it stands still, or something has changed.
+const OVERDUE_S: f64 = 10.0;
+const OVERDUE_TIMES: f64 = 3.0;
+
+/// What shorter steps drew is read when this many seconds of them are over: counters are refreshed ten times a
+/// second, which is up to a quarter of a step of 0.4 s.
+const LEAST_S: f64 = 4.0;
 
 /// Steps after which a mean of their time and energy is taken for the job's own.
 const LEAST_STEPS: u64 = 3;
@@ -64,6 +74,10 @@ pub(super) struct Known {
     pub(super) own: Option<Own>,
     /// What that is, of a job that has ranks on other nodes.
     pub(super) own_run: Option<Run>,
+    /// A step of its own, in seconds, and what it drew, in watts, while no power limit held it.
+    pub(super) unlimited: Option<(f64, f64)>,
+    /// How long its steps took at one clock for everything, without a frontier.
+    pub(super) paces: Paces,
     /// The clocks that all of its ranks may have, once that is known.
     pub(super) clocks: Option<Vec<Mhz>>,
     /// The number of the plan that this is, once it was seen.
@@ -87,9 +101,8 @@ pub(super) struct Known {
     pub(super) off: u32,
     /// Whether its frontier is not believed any more.
     pub(super) is_off: bool,
-    /// What it drew when its counters were read last, in watts, as long as power limits hold it as they did
-    /// then.
-    pub(super) drawn_w: Option<f64>,
+    /// What it drew in the newest steps that all counters tell of, limited as it is now.
+    last: Option<Drew>,
     is_limited: bool,
     /// What it gave up so far: joules, and seconds at its own pace.
     pub(super) given_j: f64,
@@ -131,8 +144,14 @@ impl Known {
             return;
         }
         self.newest = Some(OWN);
-        if !self.is_own(label, number) || self.meter.is_of_others(job) {
-            (self.own, self.own_number) = (None, Some(number));
+        let is_of_others = self.meter.is_of_others(job);
+        if !self.is_own(label, number) || is_of_others {
+            // Until it is known what it runs by itself, it is the same at each look.
+            let is_same = self.own.is_none() && self.own_number == Some(number) && !is_of_others;
+            let unlimited = self.unlimited.filter(|_| is_same);
+            self.forget_own();
+            self.unlimited = unlimited;
+            self.own_number = Some(number);
             self.ordered.clear();
         } else if is_settled && self.ordered.last().is_some_and(|last| last.tag == OWN) {
             self.ordered.clear();
@@ -158,6 +177,30 @@ impl Known {
     fn is_own(&self, label: Option<&str>, number: Option<u32>) -> bool {
         let same_label = self.own.as_ref().is_some_and(|own| own.label.as_deref() == label);
         same_label && self.own_number.is_none_or(|own| own == number)
+    }
+
+    /// It runs something else by itself.
+    pub(super) fn forget_own(&mut self) {
+        (self.own, self.unlimited, self.paces) = (None, None, Paces::default());
+    }
+
+    /// Takes note of what it draws, and of how long its steps take by itself and at one clock for everything, while
+    /// no power limit holds it.
+    pub(super) fn note_unlimited(&mut self, (power_w, is_held): (f64, bool), job: &JobView) {
+        self.free_w = Some(power_w);
+        if !is_held {
+            self.note_pace(job);
+        }
+    }
+
+    fn note_pace(&mut self, job: &JobView) {
+        if self.running == Some(OWN) {
+            self.unlimited = measured(job).or(self.unlimited);
+        }
+        let uniform = self.running.filter(|tag| *tag < OWN);
+        let mhz = uniform.and_then(|tag| tag.checked_sub(UNIFORM));
+        let Some((mhz, (steps, time_s))) = mhz.zip(pace(job)) else { return };
+        self.paces.take(Mhz(mhz), steps, time_s);
     }
 
     /// Takes note that it is to change.
@@ -209,13 +252,13 @@ impl Known {
         (energy_j, elapsed_s): (Option<f64>, f64),
         (is_held, is_limited): (bool, bool),
     ) -> (Option<f64>, Option<f64>) {
-        if std::mem::replace(&mut self.is_limited, is_limited) != is_limited {
-            self.drawn_w = None;
-        }
-        // What it draws under a power limit says nothing of its plan.
+        let is_other = std::mem::replace(&mut self.is_limited, is_limited) != is_limited;
+        // A swap changes less than a look in the middle of a step is off.
+        self.last = self.last.take().filter(|_| !is_other);
         let measured_w = self.measure(job, energy_j, elapsed_s);
-        let measured_w = measured_w.filter(|_| !is_held && !is_limited);
-        (measured_w, measured_w.or(self.drawn_w.filter(|_| is_limited)))
+        let counted_w = self.last.as_mut().and_then(|last| last.counted_w(elapsed_s));
+        // What it draws under a power limit says nothing of its plan.
+        (measured_w.filter(|_| !is_held && !is_limited), counted_w)
     }
 
     /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some: no
@@ -228,26 +271,58 @@ impl Known {
     ) -> Option<f64> {
         self.witness.take(job.swap, energy_j, elapsed_s);
         let least_w = self.witness.least_w().unwrap_or(0.0);
-        let measured_w = self.meter.read(job).map(|measured_w| measured_w.max(least_w));
-        self.fresh_w = measured_w;
-        self.drawn_w = measured_w.or(self.drawn_w);
-        measured_w
+        let read =
+            self.meter.read(job).map(|(measured_w, took_s)| (measured_w.max(least_w), took_s));
+        if let Some((watts, took_s)) = read {
+            // This look is its first.
+            self.last = Some(Drew { watts, took_s, since_s: -elapsed_s });
+        }
+        self.fresh_w = read.map(|(measured_w, _)| measured_w);
+        self.fresh_w
     }
+}
+
+/// What steps drew that all counters tell of.
+#[derive(Clone, Copy, Debug)]
+struct Drew {
+    watts: f64,
+    took_s: f64,
+    /// For how long nothing newer was measured.
+    since_s: f64,
+}
+
+impl Drew {
+    /// What is drawn now after some more seconds, unless the next steps are overdue.
+    fn counted_w(&mut self, elapsed_s: f64) -> Option<f64> {
+        self.since_s += elapsed_s;
+        let is_overdue = self.since_s > OVERDUE_S + OVERDUE_TIMES * self.took_s;
+        (!is_overdue).then_some(self.watts)
+    }
+}
+
+/// The steps since the newest swap and the mean time of one, if every rank has measured enough.
+fn pace(job: &JobView) -> Option<(u64, f64)> {
+    let mut slowest: Option<(u64, f64)> = None;
+    for rank in &job.ranks {
+        let window = rank.window.filter(|window| window.steps >= LEAST_STEPS)?;
+        let time_s = window.time_s / window.steps as f64;
+        if rank.swap != job.swap || !(time_s.is_finite() && time_s > 0.0) {
+            return None;
+        }
+        let of_others = slowest.unwrap_or((window.steps, time_s));
+        slowest = Some((of_others.0.min(window.steps), of_others.1.max(time_s)));
+    }
+    slowest
 }
 
 /// The time of a step and the power of all GPUs since the newest swap, if every rank has measured enough.
 pub(super) fn measured(job: &JobView) -> Option<(f64, f64)> {
-    let mut of_job = (0.0_f64, 0.0);
-    for rank in &job.ranks {
-        let window = rank.window.filter(|window| window.steps >= LEAST_STEPS)?;
-        let (time_s, energy_j) = (window.time_s, window.energy_j?);
-        if rank.swap != job.swap || !(time_s > 0.0 && energy_j > 0.0) {
-            return None;
-        }
-        of_job.0 = of_job.0.max(time_s / window.steps as f64);
-        of_job.1 += energy_j / time_s;
-    }
-    (!job.ranks.is_empty()).then_some(of_job)
+    let (_, time_s) = pace(job)?;
+    let power_w = |rank: &pfo_protocol::RankView| {
+        let window = rank.window?;
+        window.energy_j.filter(|energy_j| *energy_j > 0.0).map(|energy_j| energy_j / window.time_s)
+    };
+    Some((time_s, job.ranks.iter().map(power_w).sum::<Option<f64>>()?))
 }
 
 /// What a uniform clock is called by `pfod`.
@@ -266,9 +341,10 @@ impl Meter {
         !self.0.is_empty() && !job.ranks.is_empty() && !job.ranks.iter().any(is_known)
     }
 
-    fn read(&mut self, job: &JobView) -> Option<f64> {
+    /// What the job drew in the steps since the last time, in watts, and how many seconds these took.
+    fn read(&mut self, job: &JobView) -> Option<(f64, f64)> {
         let mut now = BTreeMap::new();
-        let mut power_w = 0.0;
+        let (mut power_w, mut took_s) = (0.0, 0.0_f64);
         for rank in &job.ranks {
             let window = rank.window?;
             let before = match self.0.get(&rank.session) {
@@ -277,14 +353,18 @@ impl Meter {
             };
             let (time_s, energy_j) =
                 (window.time_s - before.time_s, window.energy_j? - before.energy_j?);
-            if window.steps <= before.steps || !(time_s > 0.0 && energy_j >= 0.0) {
+            // The first steps of all are better than none.
+            let is_long = time_s >= LEAST_S || self.0.is_empty();
+            let is_measured = time_s > 0.0 && energy_j >= 0.0;
+            if window.steps <= before.steps || !is_long || !is_measured {
                 return None;
             }
             power_w += energy_j / time_s;
+            took_s = took_s.max(time_s);
             now.insert(rank.session, (rank.swap, window));
         }
         self.0 = now;
-        (power_w > 0.0).then_some(power_w)
+        (power_w > 0.0).then_some((power_w, took_s))
     }
 }
 
@@ -321,18 +401,60 @@ mod tests {
             let mut job = job(None);
             job.ranks.truncate(1);
             let energy_j = Some(energy_j);
-            job.ranks[0].window = Some(RankWindow { steps, time_s: steps as f64, energy_j });
+            job.ranks[0].window = Some(RankWindow { steps, time_s: 6.0 * steps as f64, energy_j });
             job
         };
         let mut known = Known::default();
         let mut drawn = |steps, energy_j, is_limited| {
             known.drawn(&job(steps, energy_j), (Some(energy_j), 1.0), (false, is_limited))
         };
-        assert_eq!(drawn(1, 900.0, false), (Some(900.0), Some(900.0)));
-        assert_eq!(drawn(1, 900.0, true), (None, None), "no step is over under the limits");
-        assert_eq!(drawn(2, 1500.0, true), (None, Some(600.0)), "it says nothing of the plan");
-        assert_eq!(drawn(2, 1500.0, true), (None, Some(600.0)), "until the next step is over");
-        assert_eq!(drawn(3, 2400.0, false), (Some(900.0), Some(900.0)));
+        assert_eq!(drawn(1, 5400.0, false), (Some(900.0), Some(900.0)));
+        assert_eq!(drawn(1, 5400.0, true), (None, None), "no step is over under the limits");
+        assert_eq!(drawn(2, 9000.0, true), (None, Some(600.0)), "it says nothing of the plan");
+        assert_eq!(drawn(2, 9000.0, true), (None, Some(600.0)), "until the next step is over");
+        assert_eq!(drawn(3, 14400.0, false), (Some(900.0), Some(900.0)));
+    }
+
+    #[test]
+    fn what_a_job_runs_by_itself_is_what_it_ran_before_a_limit_held_it() {
+        let mut known = Known::default();
+        let mut look = |steps: u64, energy_j: f64, is_limited: bool| {
+            let mut job = job(None);
+            for rank in &mut job.ranks {
+                let time_s = 2.0 * steps as f64;
+                rank.window = Some(RankWindow { steps, time_s, energy_j: Some(energy_j) });
+            }
+            known.look(&job);
+            if !is_limited {
+                known.note_pace(&job);
+            }
+            known.unlimited
+        };
+        let ranks = job(None).ranks.len() as f64;
+        let own = Some((2.0, ranks * 100.0));
+        assert_eq!(look(5, 1000.0, false), own);
+        assert_eq!(look(8, 1400.0, true), own);
+        assert_eq!(look(9, 1500.0, true), own);
+    }
+
+    #[test]
+    fn between_the_ends_of_two_steps_the_last_one_is_counted_until_the_next_is_overdue() {
+        let mut known = Known::default();
+        let mut counted = |steps: u64, swap: u64, elapsed_s: f64| {
+            let mut job = job(None);
+            job.ranks.truncate(1);
+            (job.swap, job.ranks[0].swap) = (swap, swap);
+            let energy_j = Some(3000.0 * steps as f64);
+            let time_s = 6.0 * steps as f64;
+            job.ranks[0].window = Some(RankWindow { steps, time_s, energy_j });
+            known.drawn(&job, (energy_j, elapsed_s), (false, false)).1
+        };
+        assert_eq!(counted(1, 1, 2.0), Some(500.0));
+        assert_eq!(counted(1, 1, 2.0), Some(500.0));
+        assert_eq!(counted(1, 1, 26.0), Some(500.0));
+        assert_eq!(counted(1, 1, 2.0), None, "28 s after a step of 6 s");
+        assert_eq!(counted(2, 1, 2.0), Some(500.0));
+        assert_eq!(counted(0, 2, 2.0), Some(500.0), "no step of the next plan is over");
     }
 
     #[test]
@@ -454,7 +576,7 @@ mod tests {
     fn power_is_that_of_the_steps_since_the_last_look_of_all_ranks() {
         let window = |steps: u64, energy_j| RankWindow {
             steps,
-            time_s: 2.0 * steps as f64,
+            time_s: 4.0 * steps as f64,
             energy_j: Some(energy_j),
         };
         let with = |windows: [Option<RankWindow>; 2]| {
@@ -465,15 +587,15 @@ mod tests {
         let mut meter = Meter::default();
         assert_eq!(meter.read(&with([Some(window(1, 100.0)), None])), None);
         let first = with([Some(window(2, 400.0)), Some(window(1, 60.0))]);
-        assert_eq!(meter.read(&first), Some(130.0));
+        assert_eq!(meter.read(&first), Some((65.0, 8.0)));
         assert_eq!(meter.read(&first), None, "no rank has a step more");
         let ahead = with([Some(window(3, 500.0)), Some(window(1, 60.0))]);
         assert_eq!(meter.read(&ahead), None, "one has none");
         let both = with([Some(window(4, 600.0)), Some(window(2, 90.0))]);
-        assert_eq!(meter.read(&both), Some(65.0));
+        assert_eq!(meter.read(&both), Some((32.5, 8.0)));
         assert_eq!(
             measured(&with([Some(window(4, 600.0)), Some(window(3, 90.0))])),
-            Some((2.0, 90.0))
+            Some((4.0, 45.0))
         );
         assert_eq!(measured(&both), None, "too few steps");
     }

@@ -67,7 +67,7 @@ pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> Budg
         steering,
         weight: member.weight,
         slowest: member.slowest,
-        drawn_w: known.drawn_w.or(Some(member.gpus_w)),
+        drawn_w: Some(member.drawn_w()),
         own_w: share.map(|share| share.power_w + share.given_w),
         given_w: share.map_or(0.0, |share| share.given_w),
         lost: share.map_or(0.0, |share| share.lost),
@@ -91,11 +91,8 @@ impl Shown {
         let mut status = undecided(kept);
         (status.budget_w, status.base_w) = (Some(outcome.budget_w), outcome.base_w);
         (status.file, status.problem) = (outcome.file.clone(), outcome.problem.clone());
-        let drawn_w = |member: &&Member| {
-            let known = known.get(&member.key);
-            known.and_then(|known| known.drawn_w).unwrap_or(member.gpus_w)
-        };
-        status.drawn_w = Some(outcome.base_w + members.iter().map(drawn_w).sum::<f64>());
+        let drawn_w: f64 = members.iter().map(|member| member.drawn_w()).sum();
+        status.drawn_w = Some(outcome.base_w + drawn_w);
         if let Some(decided) = outcome.decided {
             status.reserve_w = decided.reserve_w;
             status.price = Some(decided.price).filter(|price| price.is_finite());

@@ -5,7 +5,7 @@ pub(crate) mod policy;
 mod slot;
 
 use fastrand::Rng;
-use pfo_budget::{BudgetError, Controller, Job, Now, Room, Seen, decide};
+use pfo_budget::{BudgetError, Controller, Curve, Job, Now, Room, Seen, decide};
 
 use kind::Kind;
 use policy::Policy;
@@ -96,7 +96,9 @@ impl<'a> Cluster<'a> {
         outcome.progress += TICK_S * running().map(Running::speed).sum::<f64>();
         let slowest_s = running().map(Running::step_s).fold(0.0, f64::max);
         outcome.slowest_step_s = outcome.slowest_step_s.max(slowest_s);
-        let known: Vec<Job<'_>> = running().map(|job| job.as_it_is()).collect();
+        let curves: Vec<Curve> = running().map(Running::true_plans).collect();
+        let known: Vec<Job<'_>> =
+            running().zip(&curves).map(|(job, curve)| job.as_it_is(curve)).collect();
         let room = Room { budget_w: limit_w, base_w: self.base_w() };
         let weights: f64 = known.iter().map(|job| job.weight).sum();
         outcome.optimum += TICK_S * (weights - decide(&known, room)?.bound);

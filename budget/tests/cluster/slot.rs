@@ -154,9 +154,15 @@ impl Running {
     }
 
     /// The job to somebody who knows everything.
-    pub(crate) fn as_it_is(&self) -> Job<'_> {
-        let weight = self.gpus / self.straggling().0;
-        Job { name: &self.name, curve: &self.plans, weight, correction: self.factor() }
+    pub(crate) fn as_it_is<'a>(&'a self, curve: &'a Curve) -> Job<'a> {
+        Job { name: &self.name, curve, weight: self.gpus / self.straggling().0 }
+    }
+
+    /// Its plans as they are.
+    pub(crate) fn true_plans(&self) -> Curve {
+        let power_w = |point: Point| self.factor() * point.power_w;
+        let points = self.plans.points().iter();
+        Curve::new(points.map(|&point| Point { power_w: power_w(point), ..point }), None).unwrap()
     }
 }
 

@@ -9,7 +9,6 @@ use pfo_budget::Point;
 pub(crate) struct Plain {
     pub(crate) points: Vec<Point>,
     pub(crate) weight: f64,
-    pub(crate) correction: f64,
 }
 
 impl Plain {
@@ -18,7 +17,7 @@ impl Plain {
         let fastest_s = self.points.iter().map(|point| point.time_s).fold(f64::INFINITY, f64::min);
         let choice = |point: &Point| {
             let loss = self.weight * (1.0 - fastest_s / point.time_s);
-            (self.correction * point.power_w, loss)
+            (point.power_w, loss)
         };
         self.points.iter().map(choice).collect()
     }

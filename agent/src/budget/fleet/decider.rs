@@ -44,12 +44,13 @@ impl Heard {
         self.draw.base_w + self.draw.jobs.iter().map(|job| job.drawn_w).sum::<f64>()
     }
 
-    /// What a silent node is counted for: what it may draw or has drawn or, if that has been long, what its
-    /// power limits let it draw.
+    /// What a silent node is counted for: what it may draw or has drawn, but no more than its power limits let
+    /// it draw, which is what it counts for once that has been long.
     fn counted_w(&self, share: Share) -> f64 {
         let held_w = self.drawn_w().max(share.most_w);
         let is_trusted = self.silent_s <= TRUSTED_S;
-        self.draw.limits_w.filter(|_| !is_trusted).map_or(held_w, |limits_w| held_w.max(limits_w))
+        let most_w = |limits_w: f64| if is_trusted { held_w.min(limits_w) } else { limits_w };
+        self.draw.limits_w.map_or(held_w, most_w)
     }
 }
 
@@ -98,15 +99,15 @@ impl Decider {
         self.listens = true;
     }
 
-    /// Whether a node has a curve that is not known.
-    pub(in crate::budget) fn lacks_curves(&self) -> bool {
-        let is_unknown = |(node, heard): (&Node, &Heard)| {
+    /// The nodes that have curves that are not known.
+    pub(in crate::budget) fn lacking(&self) -> BTreeSet<Node> {
+        let is_unknown = |(node, heard): &(&Node, &Heard)| {
             heard.draw.jobs.iter().any(|job| {
-                let known = self.curves.get(&(node.clone(), job.key()));
+                let known = self.curves.get(&((*node).clone(), job.key()));
                 job.curve.is_some_and(|curve| known.is_none_or(|(digest, _)| *digest != curve))
             })
         };
-        self.heard.iter().any(is_unknown)
+        self.heard.iter().filter(is_unknown).map(|(node, _)| node.clone()).collect()
     }
 
     /// Takes what jobs can run.
@@ -136,6 +137,7 @@ impl Decider {
             budgets: Vec::new(),
             jobs: Vec::new(),
             nodes: BTreeMap::new(),
+            lacking: self.lacking(),
         };
         let mut followed = std::mem::take(&mut self.followed);
         let jobs = self.parts(book, before.as_ref());
@@ -379,9 +381,8 @@ fn draw(
     let before_w = before.and_then(|before| budget_before(before, followed));
     let is_all = is_all || before_w.is_some();
     let begins_w = before_w.unwrap_or(base_w + drawn_w);
-    let correction = |job: &Parts<'_>| followed.controller.correction(&job.job.to_string());
     Draw {
-        jobs: own.iter().filter_map(|job| job.gathered(correction(job))).collect(),
+        jobs: own.iter().filter_map(|job| job.gathered()).collect(),
         base_w,
         budget_w: followed.budget_w(begins_w, is_all, elapsed_s),
         elapsed_s,

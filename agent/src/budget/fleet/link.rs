@@ -20,6 +20,7 @@ use crate::budget::config::{BudgetConfig, SigningKey};
 use crate::budget::fleet::record::{Blueprint, Curves, NodeDraw, Told, json};
 use crate::budget::fleet::signed::{Record, Stated};
 use crate::fleet::Fleet;
+use crate::refusal::of_store;
 use crate::settings::InForce;
 
 /// How long until the store is asked again that has not answered.
@@ -380,7 +381,7 @@ impl Link {
     }
 
     fn store(&self) -> Result<Arc<Etcd>, StoreError> {
-        self.fleet.store_now().map_err(StoreError::Away)
+        self.fleet.store_now()
     }
 
     /// What the store answers in time.
@@ -565,13 +566,7 @@ impl Link {
                 "repeat the command",
             )
         };
-        let away = |why: StoreError| {
-            Refusal::new(
-                RefusalCode::LimitReached,
-                format!("the budgets of the fleet cannot be changed: {why}"),
-                "`pfoctl fleet check` says what is wrong with the store",
-            )
-        };
+        let away = |why: StoreError| of_store("the budgets of the fleet cannot be changed", &why);
         let mut stated = self.verified(Record::of(signed)).map_err(refused)?;
         let settings = self.settings.now();
         let signer = stated.signer(&settings.config.budget, &self.fleet.called);

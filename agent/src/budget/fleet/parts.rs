@@ -92,15 +92,13 @@ impl Parts<'_> {
         self.live.iter().find_map(|(_, part)| part.slowest)
     }
 
-    /// As a decision sees it that corrects its curve so; none if all of its nodes are silent, which count for
-    /// it. What it draws now needs no correction.
-    pub(super) fn gathered(&self, correction: f64) -> Option<Gathered<FleetJob>> {
+    /// As a decision sees it; none if all of its nodes are silent, which count for it.
+    pub(super) fn gathered(&self) -> Option<Gathered<FleetJob>> {
         let (_, first) = self.live.first()?;
         let fixed = || {
             let power_w: f64 = self.live.iter().map(|(_, part)| part.free_w).sum();
             let tag = first.running.unwrap_or(OWN);
-            let power_w = power_w.max(LEAST_W) / correction;
-            let point = Point { time_s: 1.0, power_w, tag };
+            let point = Point { time_s: 1.0, power_w: power_w.max(LEAST_W), tag };
             Curve::steered(Steering::PowerLimits, [point], None).ok()
         };
         let is_fixed = self.curve().is_none();

@@ -1,7 +1,7 @@
 //! What the agents of a fleet tell each other about its power budgets. What comes from the store is checked
 //! where it is decoded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_budget::Point;
 use pfo_fleet::{Digest, Node};
@@ -103,6 +103,9 @@ pub(in crate::budget) struct Blueprint {
     pub(in crate::budget) budgets: Vec<BudgetStatus>,
     pub(in crate::budget) jobs: Vec<Given>,
     pub(in crate::budget) nodes: BTreeMap<Node, Share>,
+    /// The nodes whose curves the store does not have, though they have said them: it may have lost them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(in crate::budget) lacking: BTreeSet<Node>,
 }
 
 /// What one job was given.

@@ -102,7 +102,7 @@ fn curves() -> BTreeMap<Node, Curves> {
 fn decider(before: Option<Blueprint>, said: BTreeMap<Node, NodeDraw>) -> Decider {
     let mut decider = Decider::after(node("a"), before);
     decider.hear(said, 2.0);
-    assert!(decider.lacks_curves(), "no curve is known yet");
+    assert!(!decider.lacking().is_empty(), "no curve is known yet");
     decider.learn(curves());
     decider
 }
@@ -347,7 +347,7 @@ fn a_ramp_begins_when_every_node_has_said_what_it_draws_and_not_at_a_part_of_it(
     let mut decider = Decider::after(node("a"), None);
     let budget_w = |decider: &mut Decider, said| {
         decider.hear(said, 2.0);
-        if decider.lacks_curves() {
+        if !decider.lacking().is_empty() {
             decider.learn(curves());
         }
         decider.decide(&book, &enrolled, 2.0).budgets[0].budget_w

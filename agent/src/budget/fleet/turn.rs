@@ -112,6 +112,7 @@ impl Turns {
                 budgets: Vec::new(),
                 jobs: Vec::new(),
                 nodes: BTreeMap::new(),
+                lacking: BTreeSet::new(),
             };
             if let Err(error) = link.agree(now.revision, empty).await {
                 tracing::debug!("cannot end what was decided for the fleet: {error}");
@@ -121,6 +122,10 @@ impl Turns {
     }
 
     async fn say_curves(&mut self, look: &Look<'_>) -> Curves {
+        let is_lacking = |blueprint: &Blueprint| blueprint.lacking.contains(look.link.me());
+        if look.link.blueprint().is_some_and(|received| is_lacking(&received.blueprint)) {
+            self.told = None;
+        }
         let told = |member: &&Member| {
             let curve = member.curve.as_ref()?;
             let points = curve.convex(MOST_POINTS).into_iter();
@@ -238,7 +243,7 @@ impl Turns {
         if now.as_ref().is_none_or(|now| now.blueprint.budgets.is_empty()) {
             hear_all(decider, link, &enrolled).await?;
         }
-        if decider.lacks_curves() {
+        if !decider.lacking().is_empty() {
             decider.learn(link.said(Topic::Curves).await?);
         }
         let blueprint = decider.decide(&book, &enrolled, elapsed_s);

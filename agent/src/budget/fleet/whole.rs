@@ -63,7 +63,8 @@ fn look(known: &mut Known, job: &JobView, stands: &Stands) {
     let is_straggler = stands.standing.straggler.is_some() && tag == OWN;
     let before = own_run(stands);
     if known.own_run.as_ref() != Some(&before) {
-        (known.own, known.own_run) = (None, Some(before));
+        known.forget_own();
+        known.own_run = Some(before);
     }
     known.note_whole(tag, is_settled && !is_suspended && runs_it && !is_straggler);
 }
@@ -133,7 +134,7 @@ impl Makers {
         if known.clocks.is_none() {
             known.clocks = self.fleet.common_clocks(&JobKey::of(job)).await;
         }
-        let curve = of_uniform_clocks(known.clocks.clone()?, own, None).ok()?;
+        let curve = of_uniform_clocks(known.clocks.clone()?, own, &known.paces, None).ok()?;
         Some((BudgetSteering::UniformClocks, curve))
     }
 

@@ -65,11 +65,8 @@ fn decision(extent: Extent, report: &mut Report) -> Result<()> {
     };
     let curves = (0..jobs).map(curve).collect::<std::result::Result<Vec<Curve>, _>>()?;
     let names: Vec<String> = (0..jobs).map(|job| format!("job-{job}")).collect();
-    let listed: Vec<Job<'_>> = names
-        .iter()
-        .zip(&curves)
-        .map(|(name, curve)| Job { name, curve, weight: 1.0, correction: 1.0 })
-        .collect();
+    let listed: Vec<Job<'_>> =
+        names.iter().zip(&curves).map(|(name, curve)| Job { name, curve, weight: 1.0 }).collect();
     let began = Instant::now();
     let all_w: f64 = curves.iter().flat_map(Curve::points).map(|point| point.power_w).sum();
     let reading_s = began.elapsed().as_secs_f64();

@@ -21,7 +21,7 @@ pub enum TuneError {
         job: JobName,
     },
     /// The schedule has no size.
-    #[error("the ranks of job {job} do not all run the same number of forwards in a step")]
+    #[error("the ranks of job {job} report no forward, or not all as many in a step")]
     UnknownMicrobatches {
         /// The job.
         job: JobName,
@@ -157,7 +157,10 @@ impl TuneError {
     fn remedy(&self) -> &'static str {
         match self {
             Self::NoWaits { .. } => "give it with --p2p-power WATTS",
-            Self::UnknownMicrobatches { .. } => "give their number with --microbatches",
+            Self::UnknownMicrobatches { .. } => {
+                "report a forward and a backward of each microbatch, or a forward_backward, in each step; \
+                 `pfoctl tune --set microbatches=N` says how many there are"
+            }
             Self::NoCommonLimit { .. } => "give --knob clock to search over clocks instead",
             Self::NoGpuHere { .. } => "run the command on one of the job's nodes",
             Self::NoEnergyCounter { .. } => {

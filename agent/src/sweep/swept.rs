@@ -10,6 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::calibration::median;
 
+/// Shorter than this, in seconds, an instruction ends long before an energy counter has shown it.
+const SHORT_S: f64 = 0.05;
+
 /// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured,
 /// by whom, and what became of the requested clock.
 const HEADER: &str = "stage,instruction,frequency,time,energy,count,time_sd,energy_sd,rank,dp_rank,\
@@ -80,7 +83,10 @@ impl SweptClock {
     /// What is kept of a trial at this clock.
     pub(crate) fn of(mhz: Mhz, trial: &RecordedTrial) -> Self {
         let rows = trial.trial.ranks.iter().zip(&trial.ranks).flat_map(|(rank, recorded)| {
-            recorded.rows.iter().filter_map(|row| SweptRow::of(rank, row))
+            let mut rows: Vec<_> =
+                recorded.rows.iter().filter_map(|row| SweptRow::of(rank, row)).collect();
+            as_the_others_draw(&mut rows);
+            rows
         });
         Self { mhz, step_s: median_step_s(&trial.trial.steps), rows: rows.collect() }
     }
@@ -117,12 +123,13 @@ impl SweptClock {
         })
     }
 
-    /// The largest standard error of an energy, as a share of it.
+    /// The largest standard error of an energy, as a share of it, of what depends on the clock.
     pub(crate) fn worst_error(&self) -> f64 {
         let error = |row: &SweptRow| {
             row.energy_sd_j.unwrap_or(0.0) / (row.count as f64).sqrt() / row.energy_j
         };
-        self.rows.iter().map(error).fold(0.0, f64::max)
+        let free = self.rows.iter().filter(|row| !row.instruction.is_fixed());
+        free.map(error).fold(0.0, f64::max)
     }
 
     /// The mean energy of each (stage, instruction) whose time depends on the clock, in joules.
@@ -141,7 +148,9 @@ impl SweptRow {
     /// was not measured; the estimate for a very short instruction may be no energy at all.
     fn of(rank: &TrialRank, row: &TrialRow) -> Option<Self> {
         let is_figure = |figure: f64| figure.is_finite() && figure > 0.0;
-        let energy_j = row.energy_median_j.filter(|energy_j| is_figure(*energy_j))?;
+        let energy_j = row.energy_median_j.filter(|energy_j| is_figure(*energy_j));
+        let is_short = row.instruction.is_fixed() && row.time_median_s < SHORT_S;
+        let energy_j = energy_j.or(is_short.then_some(0.0))?;
         (row.count > 0 && is_figure(row.time_median_s)).then_some(Self {
             stage: rank.stage,
             rank: rank.rank,
@@ -158,6 +167,21 @@ impl SweptRow {
             throttled: row.throttled,
         })
     }
+}
+
+/// What takes the same time at any clock may be too short for an energy of its own: then it is taken to draw what
+/// the other instructions of its rank draw.
+fn as_the_others_draw(rows: &mut Vec<SweptRow>) {
+    let free = rows.iter().filter(|row| !row.instruction.is_fixed());
+    let (joules, seconds) = free
+        .fold((0.0, 0.0), |(joules, seconds), row| (joules + row.energy_j, seconds + row.time_s));
+    let is_short = |row: &&mut SweptRow| row.instruction.is_fixed() && row.time_s < SHORT_S;
+    for row in rows.iter_mut().filter(is_short) {
+        if row.energy_j <= row.energy_sd_j.unwrap_or(0.0) && seconds > 0.0 {
+            row.energy_j = row.time_s * joules / seconds;
+        }
+    }
+    rows.retain(|row| row.energy_j > 0.0);
 }
 
 /// The median time of a step in seconds: a single step that was held up says nothing about a clock.
@@ -298,6 +322,24 @@ pub(crate) mod tests {
         let profile = Profile::from_csv(csv.as_bytes()).unwrap();
         let repeats = profile.repeats(Stage(0), Instruction::Forward, Mhz(1410));
         assert_eq!((repeats.time_sd_s, repeats.energy_sd_j), (Some(0.2), Some(40.0)));
+    }
+
+    #[test]
+    fn an_optimizer_step_too_short_for_an_energy_draws_what_its_rank_does_and_decides_nothing() {
+        let step = |energy_j| -> SweptClock {
+            let rows = [
+                (Instruction::Forward, 0.1, Some(30.0)),
+                (Instruction::OptimizerStep, 0.001, energy_j),
+            ];
+            SweptClock::of(Mhz(900), &trial(1.0, &[&rows]))
+        };
+        for energy_j in [None, Some(-0.2), Some(0.0001)] {
+            let clock = step(energy_j);
+            assert!((clock.rows[1].energy_j - 0.3).abs() < 1e-9, "{energy_j:?}");
+            assert!(clock.worst_error() < 1e-3, "{energy_j:?}");
+            Profile::from_csv(profile_csv(&[clock]).as_bytes()).unwrap();
+        }
+        assert_eq!(step(Some(0.2)).rows[1].energy_j, 0.2);
     }
 
     #[test]

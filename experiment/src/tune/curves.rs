@@ -78,7 +78,7 @@ impl Curves {
         let lowest = (1.0 - HELD_BACK) * f64::from(highest.0);
         let rows = || baseline.ranks.iter().flat_map(|rank| &rank.rows);
         let is_held = |row: &TrialRow| row.observed_mhz.is_none_or(|mhz| mhz >= lowest);
-        // What takes the same time at any clock may be too short for an energy, and is left out then.
+        // What takes the same time at any clock may be too short for an energy.
         let is_in = |row: &TrialRow| row.instruction.is_fixed() || is_known(row);
         if !rows().all(|row| is_held(row) && is_in(row)) {
             return None;
@@ -102,9 +102,10 @@ impl Curves {
         }
     }
 
-    /// The largest error of an energy at the highest clock, as a share.
+    /// The largest error of an energy at the highest clock, as a share, of what depends on the clock.
     pub(crate) fn worst_error(&self) -> f64 {
-        self.bases.values().map(|base| base.error).fold(0.0, f64::max)
+        let free = self.bases.iter().filter(|((_, instruction, _), _)| !instruction.is_fixed());
+        free.map(|(_, base)| base.error).fold(0.0, f64::max)
     }
 
     /// A profile of those of these clocks at which the power of each kind is known within this share. Times
@@ -202,13 +203,35 @@ fn is_known(row: &TrialRow) -> bool {
     row.count > 0 && is_figure(row.time_median_s) && row.energy_median_j.is_some_and(is_figure)
 }
 
+/// The mean power of what is known of a rank, in watts.
+fn mean_w(rows: &[TrialRow]) -> Option<f64> {
+    let free = rows.iter().filter(|row| is_known(row) && !row.instruction.is_fixed());
+    let sums = free.fold((0.0, 0.0), |(joules, seconds), row| {
+        let energy_j = row.energy_median_j.unwrap_or(0.0);
+        (joules + energy_j, seconds + row.time_median_s)
+    });
+    (sums.1 > 0.0).then_some(sums.0 / sums.1)
+}
+
+/// The energy of an instruction, in joules. One whose time does not depend on the clock may be too short for an
+/// energy of its own: then it is taken to draw what the others of its rank draw.
+fn energy_j(row: &TrialRow, mean_w: Option<f64>) -> Option<f64> {
+    let is_short = row.instruction.is_fixed() && row.count > 0 && row.time_median_s > 0.0;
+    let is_doubtful = !is_known(row) || row.energy_sd_j > row.energy_median_j;
+    match mean_w.filter(|_| is_short && is_doubtful) {
+        Some(mean_w) => Some(mean_w * row.time_median_s),
+        None => row.energy_median_j.filter(|_| is_known(row)),
+    }
+}
+
 /// The means of the ranks of each stage, by clock.
 fn figures(trial: &RecordedTrial) -> BTreeMap<(Key, Option<Mhz>), Figures> {
     let mut sums: BTreeMap<(Key, Option<Mhz>), Figures> = BTreeMap::new();
     for (rank, recorded) in trial.trial.ranks.iter().zip(&trial.ranks) {
-        for row in recorded.rows.iter().filter(|row| is_known(row)) {
+        let mean_w = mean_w(&recorded.rows);
+        for row in &recorded.rows {
+            let Some(energy_j) = energy_j(row, mean_w) else { continue };
             let key = (rank.stage, row.instruction, row.chunk);
-            let energy_j = row.energy_median_j.unwrap_or(0.0);
             let sum = sums.entry((key, row.mhz)).or_default();
             sum.time_s += row.time_median_s;
             sum.energy_j += energy_j;

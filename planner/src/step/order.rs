@@ -106,7 +106,8 @@ pub(crate) struct Misordered {
 }
 
 /// Checks that every microbatch runs once forward and once backward on every chunk, or on one of
-/// them where each is a copy of the model, and that no instruction is listed twice.
+/// them where each is a copy of the model, and that no instruction is listed twice. One `forward_backward`
+/// without a forward beside it is both.
 pub(crate) fn check_order(
     units: impl ExactSizeIterator<Item = (Unit, Option<OverlappedForward>)> + Clone,
     num_microbatches: u32,
@@ -146,7 +147,8 @@ pub(crate) fn check_order(
         }
         let forwards = count(seen, |instruction| instruction == Instruction::Forward);
         let backwards = count(seen, Instruction::is_backward);
-        if (forwards, backwards) != (1, 1) {
+        let is_whole = seen & (1 << Instruction::ForwardBackward as u16) != 0 && forwards == 0;
+        if (forwards + usize::from(is_whole), backwards) != (1, 1) {
             let of = if chunk > 0 { format!(" of chunk {chunk}") } else { String::new() };
             return Err(Misordered {
                 instruction: None,
@@ -187,7 +189,7 @@ fn count(seen: u16, belongs: fn(Instruction) -> bool) -> usize {
     Instruction::ALL.iter().filter(|&i| belongs(*i) && has(i)).count()
 }
 
-fn is_pass(instruction: Instruction) -> bool {
+pub(super) fn is_pass(instruction: Instruction) -> bool {
     instruction == Instruction::Forward || instruction.is_backward()
 }
 

@@ -89,15 +89,30 @@ impl Rule {
         Self { placement: order.placement, num_stages, num_chunks, producers }
     }
 
+    fn is_made(&self, (stage, chunk, product): (Stage, Chunk, Product), of: Microbatch) -> bool {
+        self.producers.contains_key(&(stage, chunk, product, of))
+    }
+
     /// The nodes that an operation waits for.
     fn awaited(&self, operation: &Operation) -> Result<Vec<NodeIndex>, PlanError> {
         let mut awaited = Vec::new();
         for (instruction, stage, chunk, microbatch) in parts(operation) {
-            let place = (stage, chunk);
-            let input = instruction.input(place, self.placement, self.num_stages, self.num_chunks);
-            let Some(input @ (from, chunk, product)) = input else { continue };
-            let made = self.producers.get(&(from, chunk, product, microbatch));
-            awaited.push(*made.ok_or_else(|| never_made(operation, input))?);
+            let input = |instruction: Instruction| {
+                instruction.input((stage, chunk), self.placement, self.num_stages, self.num_chunks)
+            };
+            let own = (stage, chunk, Product::Activation);
+            let inputs = match instruction {
+                // It is both passes of its microbatch.
+                Instruction::ForwardBackward if !self.is_made(own, microbatch) => {
+                    [input(Instruction::Forward), input(instruction).filter(|input| *input != own)]
+                }
+                _ => [input(instruction), None],
+            };
+            for input in inputs.into_iter().flatten() {
+                let (from, chunk, product) = input;
+                let made = self.producers.get(&(from, chunk, product, microbatch));
+                awaited.push(*made.ok_or_else(|| never_made(operation, input))?);
+            }
         }
         awaited.dedup();
         Ok(awaited)

@@ -14,7 +14,7 @@ use crate::profile::Profile;
 use crate::schedule::name::Schedule;
 use crate::schedule::settings::Settings;
 use crate::step::flow::{Flow, Product};
-use crate::step::order::{Misordered, Order, StageOrder, check_order};
+use crate::step::order::{Misordered, Order, StageOrder, check_order, is_pass};
 use crate::step::placement::Placement;
 
 /// An instruction that a stage ran.
@@ -41,13 +41,16 @@ impl Order {
     pub fn recorded(stages: &[Vec<Ran>]) -> Result<Self, PlanError> {
         let units = |stage: &Vec<Ran>| stage.iter().map(|ran| ran.unit).collect::<StageOrder>();
         let orders: Vec<_> = stages.iter().map(units).collect();
-        let is_forward = |unit: &&Unit| unit.instruction == Instruction::Forward;
-        let forwards = orders.iter().flatten().filter(is_forward);
-        let last = forwards.map(|unit| unit.microbatch.0).max();
+        let passes = orders.iter().flatten().filter(|unit| is_pass(unit.instruction));
+        let last = passes.map(|unit| unit.microbatch.0).max();
         let num_microbatches = last
             .filter(|&last| last < limits::MICROBATCHES)
             .map(|last| last + 1)
-            .ok_or_else(|| refused(0, "a step has 1 to 65536 microbatches".into()))?;
+            .ok_or_else(|| {
+                let problem =
+                    "no forward and no backward was reported in a step, or more than 65536";
+                refused(0, problem.into())
+            })?;
         let check = |placement| {
             orders.iter().enumerate().try_for_each(|(stage, order)| {
                 let units = order.iter().map(|&unit| (unit, None));
@@ -212,6 +215,50 @@ mod tests {
         let units: Vec<_> =
             plan.stages[0].instructions.iter().map(PlannedInstruction::unit).collect();
         assert_eq!(units, stages[0].iter().map(|ran| ran.unit).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn one_instruction_around_both_passes_of_a_stage_is_a_step() {
+        use Instruction::{Backward, Forward, ForwardBackward, OptimizerStep};
+
+        let ran = |at: u64, kind, microbatch| Ran {
+            unit: Unit::new(kind, microbatch),
+            began_ns: at,
+            ended_ns: at + 1,
+        };
+        let whole = |m: u32| ran(u64::from(m), ForwardBackward, m);
+        let alone = Order::recorded(&[vec![whole(0), whole(1), ran(2, OptimizerStep, 0)]]).unwrap();
+        assert_eq!((alone.num_microbatches(), alone.fixed()), (2, vec![OptimizerStep]));
+        let clocks = [1000, 1400].map(|mhz| {
+            let (time_s, energy_j) = (1400.0 / f64::from(mhz), 1.0);
+            let measured = Measurement { frequency: Mhz(mhz), time_s, energy_j };
+            (Stage(0), ForwardBackward, measured)
+        });
+        let step = Measurement { frequency: Mhz(1400), time_s: 0.5, energy_j: 0.1 };
+        let rows = clocks.into_iter().chain([(Stage(0), OptimizerStep, step)]);
+        let profile = Profile::from_measurements(rows).unwrap();
+        let plan = alone.pipeline(&profile, Delays::default()).unwrap().plan(|_| Mhz(1400));
+        let time_s = replay(&profile, &plan, Watts(70.0)).unwrap().iteration_time_s;
+        assert!((time_s - 2.5).abs() < 1e-9, "{time_s}");
+
+        // The last of two stages may run both passes at once: it waits for the activation of the first.
+        let first = vec![ran(0, Forward, 0), ran(9, Backward, 0)];
+        let order = Order::recorded(&[first.clone(), vec![ran(4, ForwardBackward, 0)]]).unwrap();
+        let rows = |stage: u16, kind| {
+            let measured = Measurement { frequency: Mhz(1400), time_s: 1.0, energy_j: 1.0 };
+            (Stage(stage), kind, measured)
+        };
+        let kinds = [Forward, Backward, ForwardBackward];
+        let rows = [0, 1].into_iter().flat_map(|stage| kinds.map(|kind| rows(stage, kind)));
+        let profile = Profile::from_measurements(rows).unwrap();
+        let plan = order.pipeline(&profile, Delays::default()).unwrap().plan(|_| Mhz(1400));
+        let time_s = replay(&profile, &plan, Watts(70.0)).unwrap().iteration_time_s;
+        assert!((time_s - 3.0).abs() < 1e-9, "{time_s}");
+
+        // The first may not: its backward follows from what the second makes of its forward.
+        let order = Order::recorded(&[vec![ran(0, ForwardBackward, 0)], first]).unwrap();
+        let refused = order.pipeline(&profile, Delays::default()).unwrap_err().to_string();
+        assert!(refused.contains("never made"), "{refused}");
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Guards {
             if let Ok(view) = self.steering.questions.job(&key).await {
                 let Some(view) = view else { return };
                 let share = self.settings.now().config.guard.share();
-                let allowed = Allowed { share, in_budget: self.budgets.binds(&key) };
+                let in_budget = || self.budgets.binds(&key);
+                let allowed = Allowed { share, in_budget: &in_budget };
                 if !guard.look(&*self.steering.of(&view), allowed, began.elapsed()).await {
                     return;
                 }

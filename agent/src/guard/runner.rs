@@ -22,12 +22,13 @@ const SHORTEST_PAUSE: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
 
 /// What a guard may do.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Allowed {
+#[derive(Clone, Copy)]
+pub(super) struct Allowed<'a> {
     /// The share of the steps that may run at default clocks.
     pub(super) share: f64,
-    /// Whether a power budget binds the job: at default clocks it would draw more than it was given.
-    pub(super) in_budget: bool,
+    /// Whether a power budget binds the job now: at default clocks it would draw more than it was given, and
+    /// what holds it makes its steps longer.
+    pub(super) in_budget: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// The guard of one job, as long as it is for this node.
@@ -58,7 +59,12 @@ impl JobGuard {
 
     /// Compares if that is due `now`, since any beginning. Returns whether the guard is still for this
     /// node.
-    pub(super) async fn look(&mut self, job: &dyn Steer, allowed: Allowed, now: Duration) -> bool {
+    pub(super) async fn look(
+        &mut self,
+        job: &dyn Steer,
+        allowed: Allowed<'_>,
+        now: Duration,
+    ) -> bool {
         let Ok(stands) = job.stands().await else { return true };
         let Some(guard) = stands.standing.guard.clone() else { return false };
         match job.is_for_this_node(&guard.by_node).await {
@@ -71,13 +77,13 @@ impl JobGuard {
         let (Some(_), Some(step), true) = (running(&stands.view), step, is_plan) else {
             return true;
         };
-        if now < self.not_before || allowed.in_budget {
+        if now < self.not_before || (allowed.in_budget)() {
             return true;
         }
         let now_s = now.as_secs_f64();
         self.keep_count(&guard, step, now_s);
         if self.turns.is_due(step, now_s, allowed.share, guard.max_slowdown) {
-            match self.compare(job, stands, &guard).await {
+            match self.compare(job, stands, &guard, allowed.in_budget).await {
                 Ok(()) => self.pause = SHORTEST_PAUSE,
                 Err(why) => self.failed(job.key(), &why, now),
             }
@@ -116,6 +122,7 @@ impl JobGuard {
         job: &dyn Steer,
         stands: Stands,
         guard: &Guard,
+        in_budget: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), SteerError> {
         let Stands { view, number, run, standing, .. } = stands;
         let mut comparison = job.compare(number);
@@ -123,6 +130,9 @@ impl JobGuard {
         let before = comparison.turn(run.clone(), lengths.plan).await?;
         let default = comparison.turn(Run::DefaultClocks, lengths.default).await?;
         let after = comparison.turn(run.clone(), lengths.plan).await?;
+        if in_budget() {
+            return Err(nothing_compared("a power budget has held the job meanwhile"));
+        }
         let spent = after.step.saturating_sub(default.step);
         let over_at = last_step(&after.trial);
         (self.cost, self.usual_s) = (spent, Some(step_s(&after.trial)));
@@ -226,12 +236,13 @@ fn slowdown(default: &TrialResult, plan: [&TrialResult; 2]) -> Result<f64, Steer
         (Some(default_s), [Some(before_s), Some(after_s)]) => {
             Ok(Comparisons::slowdown(default_s, [before_s, after_s]))
         }
-        _ => Err(SteerError::Meanwhile(Refusal::new(
-            RefusalCode::LimitReached,
-            "something held up all steps of a turn",
-            "wait for the next comparison",
-        ))),
+        _ => Err(nothing_compared("something held up all steps of a turn")),
     }
+}
+
+fn nothing_compared(why: &str) -> SteerError {
+    let remedy = "wait for the next comparison";
+    SteerError::Meanwhile(Refusal::new(RefusalCode::LimitReached, why, remedy))
 }
 
 /// What the ledgers of all nodes are to have of it; none if a GPU has no energy counter.

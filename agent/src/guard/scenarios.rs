@@ -132,7 +132,8 @@ impl Stage {
         let mut ran = self.runs();
         while self.model.now_s() < until_s {
             self.model.pass(1.0);
-            let allowed = Allowed { share: SHARE, in_budget: self.in_budget };
+            let is_bound = self.in_budget;
+            let allowed = Allowed { share: SHARE, in_budget: &move || is_bound };
             let now = Duration::from_secs_f64(self.model.now_s());
             let _ = self.runtime.block_on(self.guard.look(&self.model, allowed, now));
             let runs = self.runs();

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use pfo_fleet::Digest;
 use pfo_planner::Profile;
-use pfo_protocol::RefusalCode;
 use pfo_service::lock;
 use tokio::task::JoinHandle;
 
@@ -120,10 +119,7 @@ fn decided(
         Ok(Some(swapped)) => report::answered(key, decision.0.len(), &swapped),
         Ok(None) => {}
         // Its nodes are just changing to something else, or cannot agree now.
-        Err(SteerError::Refused(refusal)) if refusal.code == RefusalCode::LimitReached => {
-            return None;
-        }
-        Err(SteerError::Away(_) | SteerError::Meanwhile(_)) => return None,
+        Err(error) if error.is_temporary() => return None,
         Err(error) => tracing::warn!(
             job = %key.name, uid = key.uid.0, "cannot answer the slow stages of {key}: {error}"
         ),

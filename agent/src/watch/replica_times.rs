@@ -2,7 +2,8 @@
 //! others take: all run the same, and wait for the slowest.
 //!
 //! A replica may wait inside of an instruction, as where gradients are added up while the last backward
-//! runs. So the instruction speaks for a rank in which it differs most from the others.
+//! runs. So the instruction speaks for all ranks in which one differs most from the others: in another one,
+//! the others may take longer because they wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -127,15 +128,15 @@ async fn tap(pfod: Pfod, job: JobSelector, sums: Arc<Mutex<Sums>>) -> Result<(),
     }
 }
 
-/// For each rank the kind of instruction in which it differs most from the others, what its instructions of
-/// that kind took, and what they would have taken as those of the typical rank.
+/// The kind of instruction in which some rank differs most from the others: for each rank what its instructions
+/// of that kind took, and what they would have taken as those of the typical rank.
 fn beside_others(since: &Sums) -> BTreeMap<Rank, (Instruction, u64, u64)> {
     let mean_ns = |&(count, took_ns): &Sum| took_ns.checked_div(count);
     let mut means: BTreeMap<Instruction, Vec<u64>> = BTreeMap::new();
     for ((_, kind), sum) in since {
         means.entry(*kind).or_default().extend(mean_ns(sum));
     }
-    let mut most = BTreeMap::<Rank, (Instruction, u64, u64)>::new();
+    let (mut most, mut of_kinds) = (None, BTreeMap::<_, BTreeMap<_, _>>::new());
     for (&(rank, kind), sum) in since {
         let Some(kinds) = means.get_mut(&kind).filter(|means| means.len() > 1) else { continue };
         kinds.sort_unstable();
@@ -143,14 +144,16 @@ fn beside_others(since: &Sums) -> BTreeMap<Rank, (Instruction, u64, u64)> {
         let Some(&typical_ns) = kinds.get(kinds.len().saturating_sub(1) / 2) else { continue };
         let (count, took_ns) = *sum;
         let should_ns = typical_ns.saturating_mul(count);
-        let share = |took: u64, should: u64| took as f64 / should.max(1) as f64;
-        let is_more =
-            most.get(&rank).is_none_or(|known| share(known.1, known.2) < share(took_ns, should_ns));
-        if count > 0 && is_more {
-            most.insert(rank, (kind, took_ns, should_ns));
+        if count == 0 {
+            continue;
         }
+        let share = took_ns as f64 / should_ns.max(1) as f64;
+        if most.is_none_or(|(known, _)| known < share) {
+            most = Some((share, kind));
+        }
+        of_kinds.entry(kind).or_default().insert(rank, (kind, took_ns, should_ns));
     }
-    most
+    most.and_then(|(_, kind)| of_kinds.remove(&kind)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -182,6 +185,22 @@ mod tests {
     fn replicas_that_wait_inside_of_a_backward_do_not_hide_the_slow_one() {
         let shares = took([[100, 260], [100, 260], [130, 260], [100, 260]]);
         assert_eq!(shares.into_values().collect::<Vec<_>>(), [1.0, 1.0, 1.3, 1.0]);
+    }
+
+    #[test]
+    fn a_replica_that_waits_for_the_slow_one_is_not_slow() {
+        // Of two, whose waits lie in the backward: both take as long in all.
+        let kinds = [Instruction::Forward, Instruction::Backward];
+        let of_rank = |rank: u32, took: [u64; 2]| {
+            kinds
+                .into_iter()
+                .zip(took)
+                .map(move |(kind, took)| ((Rank(rank), kind), (10, 10 * took)))
+        };
+        let since = of_rank(0, [100, 290]).chain(of_rank(1, [130, 260])).collect();
+        let found: Vec<_> = beside_others(&since).into_values().collect();
+        let forward = Instruction::Forward;
+        assert_eq!(found, [(forward, 1000, 1000), (forward, 1300, 1000)]);
     }
 
     #[test]

@@ -219,7 +219,14 @@ fn slow_rank(slow: &SlowRank, job: Option<&JobStatus>, gpus: &[GpuStatus]) -> St
     let Some(gpu) = here.and_then(|here| gpus.iter().find(|gpu| gpu.uuid == here.gpu_uuid)) else {
         return format!("rank {rank}: {takes}");
     };
-    let why = match gpu.throttle_reasons {
+    // What holds back all replicas makes none of them slower than the others.
+    let others = job.filter(|_| is_compared).into_iter().flat_map(|job| &job.ranks);
+    let of_others = others
+        .filter(|other| other.rank != rank)
+        .filter_map(|other| gpus.iter().find(|gpu| gpu.uuid == other.gpu_uuid))
+        .map(|gpu| gpu.throttle_reasons)
+        .reduce(|all, reasons| all & reasons);
+    let why = match gpu.throttle_reasons & !of_others.unwrap_or_default() {
         0 => String::new(),
         reasons => format!("; the driver holds the GPU back: {}", throttle_reasons(reasons)),
     };

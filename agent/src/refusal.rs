@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io;
 
 use pfo_protocol::{Refusal, RefusalCode};
+use pfo_store::StoreError;
 
 /// Something failed that should have worked.
 pub(crate) fn internal(error: &impl Display) -> Refusal {
@@ -12,6 +13,22 @@ pub(crate) fn internal(error: &impl Display) -> Refusal {
         format!("the agent failed: {error}"),
         "`journalctl -u pfo-agent` may say more",
     )
+}
+
+/// The store of the fleet has not done what somebody asked for: `what` says what is not done.
+pub(crate) fn of_store(what: &str, error: &StoreError) -> Refusal {
+    let code = match error {
+        StoreError::Away(_) => RefusalCode::ShuttingDown,
+        _ => RefusalCode::LimitReached,
+    };
+    let remedy = "`pfoctl fleet check` says what is wrong with the store";
+    Refusal::new(code, format!("{what}: {error}"), remedy)
+}
+
+/// Whether the same may be granted later, unchanged.
+pub(crate) fn is_temporary(code: RefusalCode) -> bool {
+    use RefusalCode::{DriverUnavailable, LimitReached, ShuttingDown, UnknownJob};
+    matches!(code, LimitReached | UnknownJob | ShuttingDown | DriverUnavailable)
 }
 
 /// The node has no store of a fleet.

@@ -37,7 +37,8 @@ Exit codes:
   0    done
   1    failed: a daemon could not do it, or something unexpected happened
   2    usage: an argument or a file is wrong; nothing was changed
-  3    unreachable: a daemon does not run or does not answer; retrying may help
+  3    unreachable: a daemon, or the store of the fleet, does not run or does not
+       answer; retrying may help
   4    refused: not authorised, or the request does not fit the job or the GPU
   5    nothing kept: no plan saves energy within the allowed slowdown
   6    kept, but not certain: the plan most likely is within the allowed slowdown

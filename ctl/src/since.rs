@@ -46,6 +46,19 @@ pub(crate) enum PeriodError {
     Reversed { since: String, until: String },
     #[error("--{option} {text} is in the future")]
     Future { option: &'static str, text: String, today: Date },
+    #[error("TZ={name} is no time zone: {why}")]
+    Zone { name: String, why: String },
+}
+
+/// The time zone of this machine, or the one that `TZ` chooses.
+///
+/// # Errors
+/// If `TZ` chooses none. Without it and without `/etc/localtime`, as in many containers, it is UTC.
+pub(crate) fn zone() -> Result<TimeZone, PeriodError> {
+    TimeZone::try_system().or_else(|why| match std::env::var("TZ") {
+        Ok(name) => Err(PeriodError::Zone { name, why: why.to_string() }),
+        Err(_) => Ok(TimeZone::UTC),
+    })
 }
 
 impl Explained for PeriodError {
@@ -55,6 +68,9 @@ impl Explained for PeriodError {
 
     fn remedy(&self) -> Option<String> {
         Some(match self {
+            Self::Zone { .. } => {
+                "`timedatectl list-timezones` lists them, if the package tzdata is installed".into()
+            }
             Self::Reversed { .. } => {
                 "give a later --until; a day begins at midnight, so the last day is the one before"
                     .into()

@@ -228,7 +228,9 @@ pub enum Told {
     },
     /// The step that was wished for is too near, or too far: those from one to another are possible.
     NotAt(u64, std::ops::RangeInclusive<u64>),
-    /// The store does not answer, or no rank of this node has begun a step.
+    /// The store does not answer.
+    Away,
+    /// Its nodes have run no plan together, somebody measures it, or no rank of this node has begun a step.
     NotNow(&'static str),
     /// A GPU of this node does not do what it is to do, for this reason: nothing is measured so.
     Astray(String),

@@ -184,7 +184,7 @@ pub enum RefusalCode {
     PlanDoesNotFit,
     /// There is nothing to swap to.
     NoPlan,
-    /// The daemon is shutting down.
+    /// The daemon is shutting down. From the agent, also: what it relies on does not answer.
     ShuttingDown,
     /// The daemon failed where it should not have.
     Internal,

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use pfo_fleet::{Digest, Run, Shared, Standing, Terms, View, completeness};
-use pfo_protocol::{JobView, Rank, Refusal, RefusalCode};
+use pfo_protocol::{JobView, Rank};
 use pfo_service::lock;
 use pfo_store::{JobId, News, Note, Store, WatchedJob};
 use tokio::time::{sleep, timeout};
@@ -14,6 +14,7 @@ use super::parts::Fleet;
 use super::stands::Change;
 use super::unchanged::Unchanged;
 use crate::job::JobKey;
+use crate::refusal::is_temporary;
 use crate::steer::next_step;
 
 /// How often to look at jobs that are to be carried over, and for how long.
@@ -123,7 +124,7 @@ impl Fleet {
 
     /// What a former run ran for good, and what stood beside it; none if it has left nothing.
     async fn left_by(&self, former: &JobId) -> Result<Option<Left>, String> {
-        let store = self.store_now()?;
+        let store = self.store_now().map_err(|why| why.to_string())?;
         let first = async {
             let mut watch = store.watch(former, View::Part).await?;
             watch.next().await
@@ -163,9 +164,7 @@ impl Fleet {
                 Ok(true)
             }
             Err(Unchanged::Meanwhile(_)) => Ok(true),
-            Err(Unchanged::Refused(Refusal {
-                code: RefusalCode::LimitReached, message, ..
-            })) => Err(message),
+            Err(Unchanged::Refused(refusal)) if is_temporary(refusal.code) => Err(refusal.message),
             Err(Unchanged::Refused(refusal)) => {
                 tracing::info!(
                     uid = key.uid.0, job = %key.name,
@@ -194,7 +193,7 @@ impl Fleet {
         former: &JobId,
         slices: impl Iterator<Item = Digest>,
     ) -> Result<(), String> {
-        let (store, job) = (self.store_now()?, self.id_of(key));
+        let (store, job) = (self.store_now().map_err(|why| why.to_string())?, self.id_of(key));
         for digest in slices {
             let slice = store.fetch(former, digest).await.map_err(|error| error.to_string())?;
             store.publish(&job, &slice).await.map_err(|error| error.to_string())?;

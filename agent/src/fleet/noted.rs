@@ -15,7 +15,7 @@ use pfo_store::{JobId, LARGEST_SLICE, Note, Store, StoreError, digest_of};
 use serde::{Deserialize, Serialize};
 
 use super::parts::Fleet;
-use super::swap::unchanged;
+use super::swap::{unchanged, unchanged_by};
 use crate::job::JobKey;
 
 /// The format of what is noted, and its version.
@@ -99,7 +99,7 @@ impl Fleet {
         let small = small.map_err(|error| away(error.to_string()))?;
         let job = self.id_of(key);
         let noted = self.note_cut(&job, note, (label, by_node, digest), &small);
-        noted.await.map_err(|error| away(error.to_string()))
+        noted.await.map_err(|error| unchanged_by(key, &error))
     }
 
     async fn note_cut(
@@ -109,7 +109,7 @@ impl Fleet {
         (label, by_node, digest): (String, Node, Digest),
         compressed: &[u8],
     ) -> Result<(), StoreError> {
-        let store = self.store_now().map_err(StoreError::Away)?;
+        let store = self.store_now()?;
         let before = store.noted(job, note).await?;
         let before = before.and_then(|value| Noted::read(&value).ok());
         if before.as_ref().is_some_and(|noted| {
@@ -140,7 +140,8 @@ impl Fleet {
     }
 
     pub(super) async fn noted_of(&self, job: &JobId, note: Note) -> Result<Option<Noted>, String> {
-        let value = self.store_now()?.noted(job, note).await.map_err(|error| error.to_string())?;
+        let value = async { self.store_now()?.noted(job, note).await };
+        let value = value.await.map_err(|error: StoreError| error.to_string())?;
         value.map(|value| Noted::read(&value)).transpose()
     }
 
@@ -160,7 +161,8 @@ impl Fleet {
         if noted.slices.len() > MOST_BYTES.div_ceil(LARGEST_SLICE).saturating_add(1) {
             return Err(format!("{} slices are too many", noted.slices.len()));
         }
-        let (store, mut small) = (self.store_now()?, Vec::new());
+        let store = self.store_now().map_err(|why| why.to_string())?;
+        let mut small = Vec::new();
         for digest in &noted.slices {
             let slice = store.fetch(job, *digest).await.map_err(|error| error.to_string())?;
             small.extend(slice);

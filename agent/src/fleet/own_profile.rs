@@ -91,7 +91,8 @@ impl Fleet {
         job: &JobView,
         digests: &[Digest],
     ) -> Result<Profile, String> {
-        let (store, id) = (self.store_now()?, self.id_of(&JobKey::of(job)));
+        let store = self.store_now().map_err(|why| why.to_string())?;
+        let id = self.id_of(&JobKey::of(job));
         let mut own = Vec::<(Stage, _)>::new();
         for stage in job.ranks.iter().map(|rank| rank.position.pp_rank) {
             if own.iter().any(|(known, _)| *known == stage) {

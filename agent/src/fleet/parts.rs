@@ -46,7 +46,7 @@ pub(crate) struct Fleet {
     pub(super) questions: Arc<Questions>,
     store: OnceCell<Arc<Etcd>>,
     parts: Mutex<BTreeMap<JobKey, Part>>,
-    problem: Mutex<Option<String>>,
+    problem: Mutex<Option<StoreError>>,
     /// What this node has measured of its jobs.
     pub(super) histories: Mutex<BTreeMap<JobKey, History>>,
     /// The stages of its jobs that do not run as they were profiled, and what the others hear of them.
@@ -160,8 +160,9 @@ impl Fleet {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn store_now(&self) -> Result<Arc<Etcd>, String> {
-        let why = || lock(&self.problem).clone().unwrap_or_else(|| "it was not asked yet".into());
+    pub(crate) fn store_now(&self) -> Result<Arc<Etcd>, StoreError> {
+        let not_yet = || StoreError::Away("it was not asked yet".into());
+        let why = || lock(&self.problem).clone().unwrap_or_else(not_yet);
         self.store.get().map(Arc::clone).ok_or_else(why)
     }
 
@@ -171,8 +172,7 @@ impl Fleet {
     }
 
     /// Reports once that the store does not answer, and once that it does.
-    fn note(&self, error: Option<StoreError>) {
-        let why = error.map(|error| error.to_string());
+    fn note(&self, why: Option<StoreError>) {
         let mut problem = lock(&self.problem);
         match (&*problem, &why) {
             (None, Some(why)) => {

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{Refusal, RefusalCode};
+use pfo_protocol::Refusal;
 use pfo_service::blocking;
 use pfo_store::{LARGEST_SLICE, Store, StoreError, Topic};
 use tokio::time::{sleep, timeout};
 
 use super::Fleet;
 use crate::ledger::{Ledger, Told};
+use crate::refusal::of_store;
 
 /// How often the node looks whether it has something new to tell.
 const TELL_EVERY: Duration = Duration::from_secs(600);
@@ -45,18 +46,12 @@ impl Fleet {
         &self,
         ledger: &Arc<Ledger>,
     ) -> Result<BTreeMap<String, Told>, Refusal> {
-        let away = |why: String| {
-            let remedy = "ask again when `pfoctl fleet check` finds nothing wrong";
-            Refusal::new(
-                RefusalCode::LimitReached,
-                format!("the store of the fleet: {why}"),
-                remedy,
-            )
-        };
-        let store = self.store_now().map_err(away)?;
-        let said = timeout(PATIENCE, store.said(Topic::Savings)).await;
-        let late = |_| away(format!("it takes more than {} s", PATIENCE.as_secs()));
-        let said = said.map_err(late)?.map_err(|error| away(error.to_string()))?;
+        let said = async { self.store_now()?.said(Topic::Savings).await };
+        let said = timeout(PATIENCE, said).await;
+        let late = StoreError::Away(format!("it takes more than {} s", PATIENCE.as_secs()));
+        let said = said.unwrap_or(Err(late));
+        let said =
+            said.map_err(|why| of_store("cannot fetch what other nodes have saved", &why))?;
         let (ledger, me) = (Arc::clone(ledger), self.node().to_string());
         let read = move || {
             let told = said.iter().map(|(node, bytes)| (node.to_string(), Told::read(bytes)));
@@ -65,7 +60,7 @@ impl Fleet {
             told.extend(ledger.told(own).map(|own| (me, own)));
             told
         };
-        blocking(read).await.map_err(|error| away(error.to_string()))
+        Ok(blocking(read).await?)
     }
 }
 

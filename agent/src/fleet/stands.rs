@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::parts::Fleet;
 use super::slices::table_of;
-use super::swap::{POLL, refusal_of, unchanged};
+use super::swap::{POLL, refusal_of, unchanged, unchanged_by};
 use super::unchanged::Unchanged;
 use crate::job::{JobKey, no_job};
 use crate::pfod::PfodError;
@@ -111,11 +111,11 @@ impl Fleet {
         run: &Run,
     ) -> Result<Option<Labelled>, Refusal> {
         let Run::Plan(cut) = run else { return Ok(None) };
-        let store = self.store_now().map_err(|why| unchanged(key, &why))?;
+        let store = self.store_now().map_err(|why| unchanged_by(key, &why))?;
         let mut slices = pfo_store::Slices::new();
         for digest in &cut.stages {
             let slice = store.fetch(&self.id_of(key), *digest).await;
-            slices.insert(*digest, slice.map_err(|error| unchanged(key, &error))?);
+            slices.insert(*digest, slice.map_err(|error| unchanged_by(key, &error))?);
         }
         let table = table_of(cut, &slices).map_err(|why| unchanged(key, &why))?;
         Ok(Some(Labelled { label: cut.label.clone(), table }))
@@ -130,8 +130,8 @@ impl Fleet {
         key: &JobKey,
         slice: &[u8],
     ) -> Result<pfo_fleet::Digest, Refusal> {
-        let store = self.store_now().map_err(|why| unchanged(key, &why))?;
-        store.publish(&self.id_of(key), slice).await.map_err(|error| unchanged(key, &error))
+        let store = self.store_now().map_err(|why| unchanged_by(key, &why))?;
+        store.publish(&self.id_of(key), slice).await.map_err(|error| unchanged_by(key, &error))
     }
 
     /// Has the whole job change, at the same step on all of its nodes.

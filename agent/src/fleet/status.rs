@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use pfo_fleet::{Decision, Late, Member, Node, Report, Run, Shared, Standing, View, completeness};
 use pfo_protocol::{
     FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetSwap, Rank,
-    Refusal, RefusalCode, Uid,
+    Refusal, Uid,
 };
-use pfo_store::{Shown, Store};
-use tokio::time::sleep;
+use pfo_store::{Shown, Store, StoreError};
+use tokio::time::{sleep, timeout};
 
 use super::measured::{Steps, TIMEOUT};
 use super::parts::Fleet;
 use crate::job::JobKey;
+use crate::refusal::of_store;
 
 impl Fleet {
     /// The jobs that this node takes part in, of one user or of all.
@@ -56,13 +57,10 @@ impl Fleet {
     /// # Errors
     /// If the store does not answer.
     pub(crate) async fn status(&self) -> Result<FleetStatus, Refusal> {
-        let nodes = match self.store_now() {
-            Ok(store) => store.nodes().await.map_err(|error| error.to_string()),
-            Err(why) => Err(why),
-        };
-        let nodes = nodes.map_err(|why| {
-            Refusal::new(RefusalCode::LimitReached, why, "`pfoctl fleet check` says what is wrong")
-        })?;
+        let nodes = async { self.store_now()?.nodes().await };
+        let late = || StoreError::Away(format!("it takes more than {} s", TIMEOUT.as_secs()));
+        let nodes = timeout(TIMEOUT, nodes).await.unwrap_or_else(|_| Err(late()));
+        let nodes = nodes.map_err(|why| of_store("the nodes of the fleet are not known", &why))?;
         let node = |(node, version): (Node, String)| FleetNode { node: node.into(), version };
         Ok(FleetStatus {
             node: self.node().to_string(),

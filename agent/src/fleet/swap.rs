@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pfo_fleet::{Abort, Node, Purpose, Run, Shared, Standing, Terms, Told, View};
 use pfo_protocol::{ClockTable, FleetSwapped, JobView, Refusal, RefusalCode, SwapTarget, Uid};
-use pfo_store::{self as store, Holder, Store};
+use pfo_store::{self as store, Holder, Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -15,6 +15,7 @@ use super::slices::{cut_of, slice_of};
 use super::stands::Change;
 use super::status::{label_of, members_of};
 use crate::job::JobKey;
+use crate::refusal::of_store;
 use crate::steer::SwapRequest;
 
 /// How long the agents of a job may take to agree: three attempts, of which each has twice the lead
@@ -160,13 +161,13 @@ impl Fleet {
         if let Some(stage) = stages.iter().position(Vec::is_empty) {
             return Err(misfit(format!("stage {stage} has no instruction in the plan")));
         }
-        let away = |why: String| unchanged(key, &why);
+        let away = |why: StoreError| unchanged_by(key, &why);
         let engine = self.store_now().map_err(away)?;
         let id = self.id_of(key);
         let mut digests = Vec::with_capacity(stages.len());
         for stage in stages {
             let published = engine.publish(&id, &slice_of(stage)).await;
-            digests.push(published.map_err(|error| unchanged(key, &error.to_string()))?);
+            digests.push(published.map_err(away)?);
         }
         Ok(Run::Plan(cut_of(label, table, digests)))
     }
@@ -283,6 +284,9 @@ pub(super) fn refusal_of(key: &JobKey, told: Told) -> Refusal {
             format!("{key} cannot be changed as a whole: {why}"),
             "start pfo-agent with the same [fleet] on every node of the job, then try again",
         ),
+        Told::Away => {
+            unchanged_by(key, &StoreError::Away("it was silent when it was asked last".into()))
+        }
         Told::NotNow(why) => unchanged(key, &why),
         Told::Astray(why) => not_measured(key, &why),
         Told::Busy => unchanged(key, &"another swap of the job is under way"),
@@ -320,6 +324,11 @@ pub(super) fn unchanged(key: &JobKey, why: &dyn std::fmt::Display) -> Refusal {
         format!("no node of {key} changes: {why}"),
         "`pfoctl status` shows its nodes; `pfoctl fleet check` says what is wrong with the store",
     )
+}
+
+/// The store was in the way of a change.
+pub(super) fn unchanged_by(key: &JobKey, why: &StoreError) -> Refusal {
+    of_store(&format!("no node of {key} changes"), why)
 }
 
 #[cfg(test)]

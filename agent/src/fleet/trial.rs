@@ -199,7 +199,7 @@ impl Fleet {
     ) -> Result<Measured, Refusal> {
         let mut store_away = None;
         loop {
-            let store = self.store_now().map_err(disturbed)?;
+            let store = self.store_now().map_err(|why| disturbed(why.to_string()))?;
             match store.handed_in(&self.id_of(key), number, node).await {
                 Ok(Some(part)) => {
                     return measured_in(&part).map_err(|refusal| {

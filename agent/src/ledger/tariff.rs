@@ -27,14 +27,18 @@ pub(super) struct Prices {
 impl Prices {
     /// The prices as they are now, and why a file is ignored, if one is.
     pub(super) fn of(config: &LedgerConfig, file: &HoursFile) -> (Self, Option<String>) {
-        let zone = TimeZone::system();
+        let zone = TimeZone::try_system();
+        // Without TZ and /etc/localtime, as in many containers, nobody has chosen one.
+        let no_zone = zone.as_ref().err().filter(|_| std::env::var_os("TZ").is_some());
+        let no_zone = no_zone.map(|why| format!("TZ is no time zone: {why}; times are UTC"));
+        let zone = zone.unwrap_or(TimeZone::UTC);
         let (flat, problem) = tariff(config);
         let hours = config.hours_file.as_deref().map(|path| file.hours(path, &zone)).transpose();
         let (hours, no_hours) = match hours {
             Ok(hours) => (hours.map(|hours| (hours, zone)), None),
             Err(why) => (None, Some(why)),
         };
-        let problems: Vec<_> = problem.into_iter().chain(no_hours).collect();
+        let problems: Vec<_> = problem.into_iter().chain(no_hours).chain(no_zone).collect();
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
         (Self { flat, hours }, problem)
     }

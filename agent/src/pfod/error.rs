@@ -13,22 +13,6 @@ pub(crate) enum PfodError {
     Refused(#[from] Refusal),
 }
 
-impl PfodError {
-    /// Whether the same request may be granted later, unchanged.
-    pub(crate) fn is_temporary(&self) -> bool {
-        match self {
-            Self::Away(_) => true,
-            Self::Refused(refusal) => matches!(
-                refusal.code,
-                RefusalCode::LimitReached
-                    | RefusalCode::UnknownJob
-                    | RefusalCode::ShuttingDown
-                    | RefusalCode::DriverUnavailable
-            ),
-        }
-    }
-}
-
 impl From<PfodError> for Refusal {
     fn from(error: PfodError) -> Self {
         match error {

@@ -4,6 +4,7 @@ use pfo_protocol::{Refusal, RefusalCode};
 
 use crate::fleet::Unchanged;
 use crate::pfod::PfodError;
+use crate::refusal::is_temporary;
 
 /// Why something was not done with a job.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -24,7 +25,7 @@ impl SteerError {
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Away(_) | Self::Meanwhile(_) => true,
-            Self::Refused(refusal) => PfodError::Refused(refusal.clone()).is_temporary(),
+            Self::Refused(refusal) => is_temporary(refusal.code),
         }
     }
 

@@ -100,11 +100,18 @@ impl Explained for ConnectionError {
             Self::Closed { socket, user, .. } => {
                 Some(how_to_get_in(user, user::own().0 == 0, &group_of(socket)))
             }
-            Self::NoAnswer { which, .. } | Self::Vanished { which, .. } => Some(format!(
-                "it may have done what you asked for: `pfoctl status` shows what runs; see \
-                 `systemctl status {which}` and `journalctl -u {which}`\n{}",
-                which.not_needed_for()
-            )),
+            Self::NoAnswer { which, .. } | Self::Vanished { which, .. } => {
+                // The agent waits for pfod, where that hangs.
+                let units = match which {
+                    Which::Agent => "pfo-agent pfod",
+                    Which::Pfod => "pfod",
+                };
+                Some(format!(
+                    "it may have done what you asked for: `pfoctl status` shows what runs; see \
+                     `systemctl status {units}` and `journalctl -u {which}`\n{}",
+                    which.not_needed_for()
+                ))
+            }
             Self::Version { which, .. }
             | Self::Frame {
                 which,

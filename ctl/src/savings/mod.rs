@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::lease::now_unix_s;
 use crate::output::{Look, Output};
 use crate::planning::file;
-use crate::since::{Month, Period, Since, date, minute};
+use crate::since::{Month, Period, Since, date, minute, zone};
 use crate::status::Both;
 use crate::status::quantity::{grams, percent, span, watt_hours};
 use crate::status::table::{Cell, Table, Tone};
@@ -113,7 +113,7 @@ impl From<By> for SavingsBy {
 
 impl SavingsCommand {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        let zone = TimeZone::system();
+        let zone = zone()?;
         let times = (self.since.as_ref(), self.until.as_ref());
         let now = now_unix_s();
         let this_month = || self.fleet.then(|| Month::of(now, &zone)).flatten();

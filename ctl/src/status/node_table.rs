@@ -122,7 +122,7 @@ pub(super) fn problems(fleet: &FleetJob) -> Vec<String> {
     problems.extend(fleet.store_away_s.map(|away_s| {
         let away = seconds(away_s);
         format!(
-            "the store of the fleet has not answered for {away}: its nodes agree on nothing new"
+            "the store of the fleet has not answered for at least {away}: its nodes agree on nothing new"
         )
     }));
     problems.extend(

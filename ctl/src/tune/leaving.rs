@@ -41,7 +41,13 @@ impl Leaving {
         Ok(Self(come))
     }
 
-    /// What is to become of the tune; none if no signal has come.
+    /// Whether a signal has come.
+    pub(super) fn has_come(&self) -> bool {
+        self.0.load(SeqCst) != 0
+    }
+
+    /// What is to become of the tune; none if no signal has come. Asks the person at the terminal, so nothing may
+    /// be drawn there meanwhile.
     pub(super) fn parting(&self, job: &JobName) -> Option<Parting> {
         let signal = Signal::try_from(self.0.load(SeqCst)).ok()?;
         let is_terminal = stdin().is_terminal() && stderr().is_terminal();

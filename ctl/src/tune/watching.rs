@@ -140,9 +140,12 @@ impl<'a> Watching<'a> {
     }
 
     fn look_for_a_signal(&mut self) -> Result<(), Error> {
+        if !self.leaving.has_come() {
+            return Ok(());
+        }
+        self.shown = None;
         let job = self.job.name().clone();
         let Some(parting) = self.leaving.parting(&job) else { return Ok(()) };
-        self.shown = None;
         match parting {
             Parting::Stop => {
                 stop(self.daemons, self.job)?;

@@ -113,7 +113,7 @@ impl Participant {
             return Some(Told::Busy);
         }
         if self.away_since_ms.is_some() {
-            return Some(Told::NotNow("the store does not answer"));
+            return Some(Told::Away);
         }
         if let Some(node) = self.held_against(wish.purpose) {
             return Some(Told::Held(node));

@@ -252,6 +252,7 @@ impl<S: Store> Fleet<S> {
             match self.wish(index, run.clone()).await {
                 Told::Committed { number, step } => return (number, step),
                 Told::Incomplete(Incomplete::Missing { .. } | Incomplete::Nobody)
+                | Told::Away
                 | Told::NotNow(_) => {
                     sleep(Duration::from_millis(100)).await;
                 }

@@ -360,11 +360,11 @@ class Node:
 
         The call blocks for minutes, until the tune ends. ``pfo-agent`` runs the tune, also after
         this program has ended; :meth:`watch_tune` watches it again. Without a stored profile, the
-        agent sweeps the job first.
+        tune learns in a few steps what lower clocks do, or sweeps the job where it cannot.
 
         Args:
             job: The job's name.
-            max_slowdown: The share by which a step may take longer than at default clocks.
+            max_slowdown: The share by which a step may take longer than at default clocks, at most 1.
             profile: A profile, its file, or the contents of one as bytes; defaults to the stored
                 one.
             order: An order file, or its contents as bytes; defaults to the order that the job runs.
@@ -381,6 +381,11 @@ class Node:
             OSError: A file cannot be read.
         """
         max_slowdown = requests.number("max_slowdown", max_slowdown, 0, "0.01 for 1 %")
+        if max_slowdown > 1:
+            raise NodeError(
+                f"max_slowdown is {max_slowdown:g}, which lets steps take {1 + max_slowdown:g} times as long; "
+                f"give {max_slowdown / 100:g} for {max_slowdown:g} %"
+            )
         given = tuning.terms_of({"max_slowdown": max_slowdown, "guard": guard, **terms})
         order_to = {
             "job": requests.selector(job, uid),

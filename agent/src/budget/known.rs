@@ -104,6 +104,8 @@ pub(super) struct Known {
     /// What it drew in the newest steps that all counters tell of, limited as it is now.
     last: Option<Drew>,
     is_limited: bool,
+    /// The newest swap under which a power limit held it for a while.
+    limited_swap: Option<u64>,
     /// What it gave up so far: joules, and seconds at its own pace.
     pub(super) given_j: f64,
     pub(super) lost_s: f64,
@@ -188,7 +190,8 @@ impl Known {
     /// no power limit holds it.
     pub(super) fn note_unlimited(&mut self, (power_w, is_held): (f64, bool), job: &JobView) {
         self.free_w = Some(power_w);
-        if !is_held {
+        // Its windows are those since the newest swap.
+        if !is_held && self.limited_swap != Some(job.swap) {
             self.note_pace(job);
         }
     }
@@ -253,6 +256,9 @@ impl Known {
         (is_held, is_limited): (bool, bool),
     ) -> (Option<f64>, Option<f64>) {
         let is_other = std::mem::replace(&mut self.is_limited, is_limited) != is_limited;
+        if is_limited {
+            self.limited_swap = Some(job.swap);
+        }
         // A swap changes less than a look in the middle of a step is off.
         self.last = self.last.take().filter(|_| !is_other);
         let measured_w = self.measure(job, energy_j, elapsed_s);

@@ -29,7 +29,13 @@ pub(crate) fn render(
             Cell::text(state).tone(tone),
         ]);
     }
-    text += &table.render();
+    text += &match (&fleet.nodes[..], fleet.store_away_s) {
+        ([], Some(_)) => {
+            "Which these are is not known: the store of the fleet does not answer\n".into()
+        }
+        ([], None) => "Which these are is not known yet\n".into(),
+        _ => table.render(),
+    };
     if let Some(swap) = &fleet.swap {
         text += &format!("{}\n", harmless(&newest(swap, user)));
     }

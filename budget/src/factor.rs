@@ -6,7 +6,7 @@ use crate::curve::{Curve, Point, Steering};
 const GAIN: f64 = 0.1;
 /// How much what is believed of a point before it was measured counts, in measurements.
 const BELIEF: f64 = 0.5;
-/// After so many measurements of a point, the next ones say how the job changes, and so of its other points.
+/// After this many measurements of a point, a change of its factor is a change of the job, and moves all its factors.
 const KNOWN: u32 = 4;
 /// Less than this share of a measured curve is not believed: a counter that stands still, a node that lies.
 const LEAST: f64 = 0.85;

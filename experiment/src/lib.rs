@@ -9,6 +9,7 @@ mod bench;
 pub mod clock_table;
 mod contender;
 mod cost;
+mod energy;
 mod error;
 mod in_force;
 mod interval;
@@ -26,6 +27,7 @@ mod window;
 
 pub use bench::{Bench, BenchError, Phase, Progress};
 pub use cost::Cost;
+pub use energy::{energy_j, mean_w};
 pub use error::TuneError;
 pub use in_force::{Asked, Looks, SET_WITHIN, is_above_lock};
 pub use interval::{Interval, students_reach};

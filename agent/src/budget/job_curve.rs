@@ -23,7 +23,7 @@ const CLOCKLESS: f64 = 0.4;
 /// than 1, so that the first watts cost a job less than the next ones and equal jobs give up alike.
 const OF_SPEED: f64 = 1.25;
 
-/// A mean of so many times the steps of the one before takes its place.
+/// A new mean replaces the old one when it is of this many times as many steps.
 const MORE: u64 = 4;
 
 /// By this share the own clocks of a job are taken to be faster than plans that take as long, so that they
@@ -222,7 +222,7 @@ mod tests {
         };
         assert_eq!(times(&paces), [1.0, 1.125, 1.333, 2.0, 4.0]);
         paces.take(Mhz(900), 5, 2.0);
-        assert_eq!(times(&paces)[2], 1.333, "as many steps say no more");
+        assert_eq!(times(&paces)[2], 1.333, "five steps do not replace three");
         paces.take(Mhz(900), 12, 1.4);
         assert_eq!(times(&paces)[2], 1.4);
         // A clock that was measured to be no slower is a little slower all the same: places stay.

@@ -17,8 +17,8 @@ pub(super) const OWN: u32 = u32::MAX;
 /// Tags from here on are clocks for everything, in MHz above it; those below are places in a frontier.
 pub(super) const UNIFORM: u32 = 1 << 30;
 
-/// What steps drew is counted until no step has ended for so long, in seconds, and so many times as long as
-/// they took: then it stands still, or something has changed.
+/// The newest measured power counts until this many seconds, and this many times the measured steps' duration, pass
+/// without a new one: then the job stands still, or something has changed.
 const OVERDUE_S: f64 = 10.0;
 const OVERDUE_TIMES: f64 = 3.0;
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pfo_experiment::{energy_j, mean_w};
 use pfo_protocol::{
     Chunk, DpRank, Instruction, Mhz, Rank, RecordedRank, RecordedTrial, Stage, TpRank, TrialRank,
     TrialRow, TrialStep,
@@ -83,10 +84,8 @@ impl SweptClock {
     /// What is kept of a trial at this clock.
     pub(crate) fn of(mhz: Mhz, trial: &RecordedTrial) -> Self {
         let rows = trial.trial.ranks.iter().zip(&trial.ranks).flat_map(|(rank, recorded)| {
-            let mut rows: Vec<_> =
-                recorded.rows.iter().filter_map(|row| SweptRow::of(rank, row)).collect();
-            as_the_others_draw(&mut rows);
-            rows
+            let mean_w = mean_w(&recorded.rows);
+            recorded.rows.iter().filter_map(move |row| SweptRow::of(rank, row, mean_w))
         });
         Self { mhz, step_s: median_step_s(&trial.trial.steps), rows: rows.collect() }
     }
@@ -146,12 +145,11 @@ impl SweptClock {
 impl SweptRow {
     /// The medians, which an instruction that was held up does not change. None if time or energy
     /// was not measured; the estimate for a very short instruction may be no energy at all.
-    fn of(rank: &TrialRank, row: &TrialRow) -> Option<Self> {
-        let is_figure = |figure: f64| figure.is_finite() && figure > 0.0;
-        let energy_j = row.energy_median_j.filter(|energy_j| is_figure(*energy_j));
-        let is_short = row.instruction.is_fixed() && row.time_median_s < SHORT_S;
-        let energy_j = energy_j.or(is_short.then_some(0.0))?;
-        (row.count > 0 && is_figure(row.time_median_s)).then_some(Self {
+    fn of(rank: &TrialRank, row: &TrialRow, mean_w: Option<f64>) -> Option<Self> {
+        // A longer one is measured again until its energy is known.
+        let mean_w = mean_w.filter(|_| row.time_median_s < SHORT_S);
+        Some(Self {
+            energy_j: energy_j(row, mean_w)?,
             stage: rank.stage,
             rank: rank.rank,
             dp_rank: rank.dp_rank,
@@ -161,27 +159,11 @@ impl SweptRow {
             count: row.count,
             time_s: row.time_median_s,
             time_sd_s: row.time_sd_s,
-            energy_j,
             energy_sd_j: row.energy_sd_j,
             observed_mhz: row.observed_mhz,
             throttled: row.throttled,
         })
     }
-}
-
-/// What takes the same time at any clock may be too short for an energy of its own: then it is taken to draw what
-/// the other instructions of its rank draw.
-fn as_the_others_draw(rows: &mut Vec<SweptRow>) {
-    let free = rows.iter().filter(|row| !row.instruction.is_fixed());
-    let (joules, seconds) = free
-        .fold((0.0, 0.0), |(joules, seconds), row| (joules + row.energy_j, seconds + row.time_s));
-    let is_short = |row: &&mut SweptRow| row.instruction.is_fixed() && row.time_s < SHORT_S;
-    for row in rows.iter_mut().filter(is_short) {
-        if row.energy_j <= row.energy_sd_j.unwrap_or(0.0) && seconds > 0.0 {
-            row.energy_j = row.time_s * joules / seconds;
-        }
-    }
-    rows.retain(|row| row.energy_j > 0.0);
 }
 
 /// The median time of a step in seconds: a single step that was held up says nothing about a clock.

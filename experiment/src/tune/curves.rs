@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use pfo_planner::{Chunk, Instruction, Mhz, Stage};
 use pfo_protocol::{RecordedTrial, TrialRow};
 
+use crate::energy::{energy_j, is_known, mean_w};
+
 /// The share of time that goes with the clock, before it is measured, and how far off that may be.
 const SHARE: (f64, f64) = (0.9, 0.2);
 
@@ -195,32 +197,6 @@ impl Fit {
         let at = [below, below * below];
         let [one, two] = self.covariance.map(|row| row[0] * at[0] + row[1] * at[1]);
         (at[0] * one + at[1] * two).max(0.0).sqrt()
-    }
-}
-
-fn is_known(row: &TrialRow) -> bool {
-    let is_figure = |figure: f64| figure.is_finite() && figure > 0.0;
-    row.count > 0 && is_figure(row.time_median_s) && row.energy_median_j.is_some_and(is_figure)
-}
-
-/// The mean power of what is known of a rank, in watts.
-fn mean_w(rows: &[TrialRow]) -> Option<f64> {
-    let free = rows.iter().filter(|row| is_known(row) && !row.instruction.is_fixed());
-    let sums = free.fold((0.0, 0.0), |(joules, seconds), row| {
-        let energy_j = row.energy_median_j.unwrap_or(0.0);
-        (joules + energy_j, seconds + row.time_median_s)
-    });
-    (sums.1 > 0.0).then_some(sums.0 / sums.1)
-}
-
-/// The energy of an instruction, in joules. One whose time does not depend on the clock may be too short for an
-/// energy of its own: then it is taken to draw what the others of its rank draw.
-fn energy_j(row: &TrialRow, mean_w: Option<f64>) -> Option<f64> {
-    let is_short = row.instruction.is_fixed() && row.count > 0 && row.time_median_s > 0.0;
-    let is_doubtful = !is_known(row) || row.energy_sd_j > row.energy_median_j;
-    match mean_w.filter(|_| is_short && is_doubtful) {
-        Some(mean_w) => Some(mean_w * row.time_median_s),
-        None => row.energy_median_j.filter(|_| is_known(row)),
     }
 }
 

@@ -44,8 +44,8 @@ impl Heard {
         self.draw.base_w + self.draw.jobs.iter().map(|job| job.drawn_w).sum::<f64>()
     }
 
-    /// What a silent node is counted for: what it may draw or has drawn, but no more than its power limits let
-    /// it draw, which is what it counts for once that has been long.
+    /// The watts that the decision counts for a silent node. For a minute: the larger of its share and of what it
+    /// drew last, at most the sum of its power limits. Then: that sum.
     fn counted_w(&self, share: Share) -> f64 {
         let held_w = self.drawn_w().max(share.most_w);
         let is_trusted = self.silent_s <= TRUSTED_S;

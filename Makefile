@@ -294,6 +294,7 @@ lint: format clippy rustdoc ## Check format, lints, documentation, dependencies,
 bench: programs wheel ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
 	@scripts/setup bench
 	@tests/bench/build-before
+	@tests/bench/budget-before
 	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 	cargo bench --quiet -p pfo-experiment --bench tuning

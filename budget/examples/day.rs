@@ -75,7 +75,7 @@ fn run(budget_w: &[f64]) -> Result<Day, BudgetError> {
         }
     };
     day.outcome =
-        Cluster::new(&kinds, JOBS, 1).run(Policy::Frontiers, BEFORE_S + DAY_S, at, each)?;
+        Cluster::new(&kinds, JOBS, 0, 1).run(Policy::Frontiers, BEFORE_S + DAY_S, at, each)?;
     Ok(day)
 }
 

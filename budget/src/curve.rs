@@ -39,6 +39,8 @@ pub struct Curve {
     prices: Vec<f64>,
     /// Whether points were left out because they are slower than allowed.
     is_cut: bool,
+    /// The place after which points are taken from a law, if there are such.
+    assumed: Option<usize>,
 }
 
 impl Curve {
@@ -94,7 +96,20 @@ impl Curve {
         all.truncate(allowed);
         all.shrink_to_fit();
         let (corners, prices) = lower_hull(&all);
-        Ok(Self { steering, points: all, corners, prices, is_cut })
+        let assumed = (steering == Steering::UniformClocks).then_some(0);
+        Ok(Self { steering, points: all, corners, prices, is_cut, assumed })
+    }
+
+    /// The same curve, of which the points with such tags, its slowest ones, are taken from a law.
+    #[must_use]
+    pub fn assumed_where(self, is_assumed: impl Fn(u32) -> bool) -> Self {
+        let first = self.points.iter().position(|point| is_assumed(point.tag));
+        Self { assumed: first.map(|first| first.saturating_sub(1)), ..self }
+    }
+
+    /// The place from which on all slower points are a law's.
+    pub(crate) fn assumed(&self) -> Option<usize> {
+        self.assumed
     }
 
     /// How the job is steered.
@@ -141,7 +156,8 @@ impl Curve {
             least_w = point.power_w * (1.0 - LESS);
         }
         let (corners, prices) = lower_hull(&points);
-        Self { steering: self.steering, points, corners, prices, is_cut: self.is_cut }
+        let Self { steering, is_cut, assumed, .. } = *self;
+        Self { steering, points, corners, prices, is_cut, assumed }
     }
 
     /// The fastest place, from the given one or a faster one on, that draws no more than this.

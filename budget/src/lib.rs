@@ -11,6 +11,7 @@ mod job;
 mod price;
 mod reserve;
 mod series;
+mod uniform;
 
 pub use control::{Controller, Now, Orders, Seen};
 pub use curve::{Curve, Point, Steering};
@@ -18,3 +19,4 @@ pub use decision::{Decision, Reason, Room, Share, Shortfall, decide};
 pub use error::BudgetError;
 pub use job::Job;
 pub use series::{Ramp, Ramped, Series, watts};
+pub use uniform::{Clock, Paces, Prior, uniform_points};

@@ -5,12 +5,16 @@
 //! neither. The comparison stops as soon as a verdict is certain, but keeps no plan before half of the
 //! requested rounds. If no verdict is certain after as many rounds as were requested, and the most
 //! rounds are not expected to make it certain, or were run, it is settled by what is most likely: a
-//! plan whose estimate is within the limit, and whose saving is certain, is kept.
+//! plan whose estimate is within the limit, and whose saving is certain, is kept, unless it may as well be far
+//! beyond the limit.
+//!
+//! Only usual steps are compared: what a checkpoint or an evaluation adds to some steps says nothing of clocks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::interval::Interval;
 use crate::sequence::{Round, Sequence, undisturbed};
+use crate::usual::Usual;
 use crate::window::Window;
 
 /// What runs in some turns.
@@ -30,8 +34,10 @@ pub enum Verdict {
     SavesLess,
     /// It makes the job slower than was allowed.
     TooSlow,
-    /// It does not save energy with certainty.
+    /// It does not save energy, or most likely not.
     SavesNothing,
+    /// Steps scatter too much to tell: it may save, and it may be too slow.
+    Undecided,
 }
 
 /// The plan against default clocks, as shares.
@@ -55,6 +61,10 @@ const PATIENCE: usize = 3;
 /// Turns in a round.
 const TURNS: usize = 4;
 
+/// A plan that may be slower than this many times the limit and this share is not kept on what is likely.
+const FAR_BEYOND: f64 = 2.0;
+const LITTLE: f64 = 0.05;
+
 impl Compared {
     /// Whether the intervals say the same as a verdict, which is only likely otherwise.
     #[must_use]
@@ -67,6 +77,7 @@ impl Compared {
                 }
                 Verdict::TooSlow => slowdown.low > max_slowdown,
                 Verdict::SavesNothing => saving.high < 0.0,
+                Verdict::Undecided => false,
             }
     }
 
@@ -95,11 +106,18 @@ pub(crate) struct Verification {
     done: f64,
 }
 
-/// Mean time and energy of a step in a turn.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
-    time_s: f64,
-    energy_j: f64,
+/// The steps of a turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn(Window);
+
+impl Turn {
+    /// Mean time and energy of its usual steps, or of all if none is usual.
+    fn figures(&self, usual: Usual) -> [f64; 2] {
+        let Self(window) = self;
+        let some = window.only(|time_s| usual.has(time_s));
+        let window = if some.steps() > 0 { &some } else { window };
+        [window.time_s(), window.energy_j()]
+    }
 }
 
 impl Verification {
@@ -122,11 +140,7 @@ impl Verification {
     /// What those turns took, in equal parts.
     pub(crate) fn observe(&mut self, window: &Window) {
         let (_, turns) = self.next();
-        self.turns.extend(
-            window
-                .parts(turns as usize)
-                .map(|part| Turn { time_s: part.time_s(), energy_j: part.energy_j() }),
-        );
+        self.turns.extend(window.parts(turns as usize).map(Turn));
     }
 
     /// The rounds before a plan is kept.
@@ -136,7 +150,7 @@ impl Verification {
 
     /// The last turn, if it was at default clocks.
     pub(crate) fn last(&self) -> Option<Turn> {
-        self.turns.last().copied().filter(|_| self.turns.len() % TURNS == 1)
+        self.turns.last().cloned().filter(|_| self.turns.len() % TURNS == 1)
     }
 
     /// The rounds to run as far as is known now, those that were run, and the share that is done.
@@ -167,14 +181,23 @@ impl Verification {
     }
 
     fn sequences(&self) -> Option<((Sequence, u32), Sequence)> {
-        let rounds = |figure: fn(&Turn) -> f64| -> Vec<Round> {
-            let of = |turns: &[Turn]| {
-                let [one, two, three, four] = [0, 1, 2, 3].map(|place| figure(&turns[place]));
+        let (default, plan) = (self.usual([0, 3]), self.usual([1, 2]));
+        let figures = |turns: &[Turn]| {
+            [default, plan, plan, default]
+                .iter()
+                .zip(turns)
+                .map(|(usual, turn)| turn.figures(*usual))
+                .collect()
+        };
+        let figures: Vec<Vec<[f64; 2]>> = self.turns.chunks_exact(TURNS).map(figures).collect();
+        let rounds = |figure: usize| -> Vec<Round> {
+            let of = |turns: &Vec<[f64; 2]>| {
+                let [one, two, three, four] = [0, 1, 2, 3].map(|place: usize| turns[place][figure]);
                 Round { default: [one, four], plan: [two, three] }
             };
-            self.turns.chunks_exact(TURNS).map(of).collect()
+            figures.iter().map(of).collect()
         };
-        let (times, energies) = (rounds(|turn| turn.time_s), rounds(|turn| turn.energy_j));
+        let (times, energies) = (rounds(0), rounds(1));
         let usual: Vec<bool> = undisturbed(&times)
             .into_iter()
             .zip(undisturbed(&energies))
@@ -191,6 +214,13 @@ impl Verification {
         let (times, energies) = (kept(&times), kept(&energies));
         let count = times.len() as u32;
         Some(((Sequence::of(&times)?, count), Sequence::of(&energies)?))
+    }
+
+    /// The usual steps of those turns of each round that ran the same.
+    fn usual(&self, places: [usize; 2]) -> Usual {
+        let turns =
+            || self.turns.chunks_exact(TURNS).flat_map(|turns| places.map(|place| &turns[place]));
+        Usual::of_times(|| turns().flat_map(|Turn(window)| window.times_s.iter().copied()))
     }
 
     /// The same after as many rounds as this, of those that count.
@@ -235,10 +265,12 @@ impl Verification {
         let Compared { saving, slowdown, .. } = compared;
         Some(if slowdown.estimate > self.max_slowdown {
             Verdict::TooSlow
-        } else if saving.low > 0.0 {
+        } else if saving.estimate <= 0.0 {
+            Verdict::SavesNothing
+        } else if saving.low > 0.0 && slowdown.high <= FAR_BEYOND * self.max_slowdown + LITTLE {
             Verdict::Kept
         } else {
-            Verdict::SavesNothing
+            Verdict::Undecided
         })
     }
 }
@@ -344,8 +376,53 @@ mod tests {
         for seed in 0..20 {
             let (verdict, compared) = job.verified(0.5, seed);
             let certain = compared.makes_certain(verdict, 0.5);
-            assert!(verdict == Verdict::SavesNothing || certain, "{compared:?}");
+            assert!(verdict != Verdict::Kept || certain, "{compared:?}");
         }
+    }
+
+    /// A job that pauses for nine times the step in each `every`th one, and whose plan is slower by this share.
+    fn with_pauses(every: usize, slowdown: f64) -> (Verdict, Compared) {
+        let mut verification = Verification::new(0.03, 4, None);
+        let (mut random, mut step) = (fastrand::Rng::with_seed(every as u64), 0);
+        loop {
+            if let Some(verdict) = verification.verdict() {
+                return (verdict, verification.compared().unwrap());
+            }
+            let (side, turns) = verification.next();
+            let mut window = Window::default();
+            for _ in 0..8 * turns {
+                step += 1;
+                let longer = if side == Side::Contender { 1.0 + slowdown } else { 1.0 };
+                let less = if side == Side::Contender { 0.85 } else { 1.0 };
+                let pause_s = if step % every == 0 { 3.0 } else { 0.0 };
+                let scattered = 1.0 + 0.002 * (random.f64() - 0.5);
+                window.times_s.push(0.33 * longer * scattered + pause_s);
+                window.energies_j.push(100.0 * less * scattered + 60.0 * pause_s);
+            }
+            verification.observe(&window);
+        }
+    }
+
+    #[test]
+    fn steps_in_which_a_job_pauses_hide_no_plan_that_is_too_slow_and_no_saving() {
+        for every in [7, 20, 50] {
+            assert_eq!(with_pauses(every, 0.11).0, Verdict::TooSlow, "{every}");
+            let (verdict, compared) = with_pauses(every, 0.01);
+            assert_eq!(verdict, Verdict::Kept, "{every}: {compared:?}");
+            assert!((compared.saving.estimate - 0.15).abs() < 0.002, "{every}: {compared:?}");
+            assert!(compared.makes_certain(verdict, 0.03), "{every}: {compared:?}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_may_as_well_be_far_too_slow_is_not_kept_because_it_most_likely_is_not() {
+        let job = Job { slowdown: 0.0, saving: 0.6, scatter: 0.5, drift: 0.0 };
+        let verdicts: Vec<_> = (0..20).map(|seed| job.verified(0.01, seed)).collect();
+        for (verdict, compared) in &verdicts {
+            let is_far = compared.slowdown.high > 0.07;
+            assert!(*verdict != Verdict::Kept || !is_far, "{verdict:?} {compared:?}");
+        }
+        assert!(verdicts.iter().any(|(verdict, _)| *verdict == Verdict::Undecided));
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod subject;
 mod terms;
 mod trouble;
 mod tune;
+mod usual;
 mod window;
 
 pub use bench::{Bench, BenchError, Phase, Progress};
@@ -39,4 +40,5 @@ pub use report::{
 };
 pub use terms::{Knob, Raising, System, Terms, TuneOrder};
 pub use tune::{Tuned, described, preflight, tune};
+pub use usual::{Usual, median};
 pub use window::{NoEnergy, Window};

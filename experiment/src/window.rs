@@ -42,6 +42,13 @@ impl Window {
         both.map(part).take(parts)
     }
 
+    /// Its steps of such times.
+    pub(crate) fn only(&self, has: impl Fn(f64) -> bool) -> Self {
+        let steps = self.times_s.iter().zip(&self.energies_j).filter(|(time_s, _)| has(**time_s));
+        let (times_s, energies_j) = steps.map(|(time_s, energy_j)| (*time_s, *energy_j)).unzip();
+        Self { times_s, energies_j }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn steps(&self) -> usize {

@@ -113,11 +113,11 @@ fn seen<'a, K>(job: &'a Gathered<K>, name: &'a str) -> Seen<'a> {
 
 #[cfg(test)]
 mod tests {
-    use pfo_budget::Point;
+    use pfo_budget::{Paces, Point, Prior};
     use pfo_protocol::{Mhz, Uid};
 
     use super::*;
-    use crate::budget::job_curve::{Paces, of_uniform_clocks};
+    use crate::budget::job_curve::of_uniform_clocks;
     use crate::budget::known::{OWN, Own};
 
     fn job(uid: u32, weight: f64, running: Option<u32>) -> Gathered {
@@ -154,7 +154,8 @@ mod tests {
     fn equal_jobs_without_a_frontier_give_up_alike() {
         let clocks: Vec<Mhz> = (210..=1410).step_by(15).map(Mhz).collect();
         let own = Own { label: None, plan: None, time_s: 2.0, power_w: 1000.0 };
-        let curve = of_uniform_clocks(clocks, &own, &Paces::default(), None).unwrap();
+        let curve =
+            of_uniform_clocks(&clocks, &own, (&Paces::default(), Prior::Slowest), None).unwrap();
         let jobs = [1, 2].map(|uid| Gathered { curve: curve.clone(), ..job(uid, 4.0, Some(OWN)) });
         for budget_w in [1950.0, 1900.0, 1830.0, 1777.0, 1700.0, 1600.0, 1500.0, 1300.0] {
             let decided =

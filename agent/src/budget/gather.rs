@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
-use pfo_budget::{Curve, Point, Steering};
+use pfo_budget::{Curve, Point, Prior, Steering};
 use pfo_protocol::{
     BudgetScope, BudgetSteering, GpuStatus, GpuUuid, JobStatus, JobView, PartitionName,
     RankPosition,
@@ -14,7 +14,9 @@ use crate::budget::book::{Book, Place};
 use crate::budget::budgets::BudgetMeans;
 use crate::budget::caps::Caps;
 use crate::budget::decision::Gathered;
-use crate::budget::job_curve::{common_clocks, of_frontier, of_uniform_clocks};
+use crate::budget::job_curve::{
+    assumed_below_plans, common_clocks, is_uniform, of_frontier, of_uniform_clocks,
+};
 use crate::budget::known::{Known, OWN, Own, measured};
 use crate::budget::partitions::Partitions;
 use crate::fleet::spans_nodes;
@@ -181,12 +183,12 @@ pub(super) async fn gather(
         if !is_limited {
             of_job.note_unlimited((measured_w.unwrap_or(gpus_w), is_held), job);
         }
-        let slowest = slowest.filter(|_| !is_emergency);
+        let (prior, slowest) = promised(slowest.filter(|_| !is_emergency));
         // Where others decide, they have to know it without its floor.
         let cut = slowest.filter(|_| !scope.is_of_fleet());
         let (steering, curve) = match whole {
-            Some(makers) => makers.curve(job, of_job).await,
-            None => curve(means, job, of_job, cut).await,
+            Some(makers) => makers.curve(job, of_job, prior).await,
+            None => curve(means, job, of_job, (prior, cut)).await,
         };
         let curve = curve.and_then(|curve| bounded(means, &scope, curve));
         members.push(Member {
@@ -220,8 +222,15 @@ fn bounded(means: &BudgetMeans, scope: &BudgetScope, curve: Curve) -> Option<Cur
     within(&curve, means.settings.now().config.budget.slowest_in_fleet())
 }
 
+/// How long the steps of a job with this floor are taken to be where they were not measured.
+fn promised(slowest: Option<f64>) -> (Prior, Option<f64>) {
+    (if slowest.is_some() { Prior::Slowest } else { Prior::Usual }, slowest)
+}
+
 fn within(curve: &Curve, slowest: f64) -> Option<Curve> {
-    Curve::steered(curve.steering(), curve.points().iter().copied(), Some(slowest)).ok()
+    let points = curve.points().iter().copied();
+    let cut = Curve::steered(curve.steering(), points, Some(slowest)).ok()?;
+    Some(assumed_below_plans(cut))
 }
 
 /// Whether a curve has a point that is not below a floor.
@@ -288,7 +297,7 @@ async fn curve(
     means: &BudgetMeans,
     job: &JobView,
     known: &mut Known,
-    slowest: Option<f64>,
+    (prior, slowest): (Prior, Option<f64>),
 ) -> (BudgetSteering, Option<Curve>) {
     let Some(pipelines) = pipelines(job) else { return (BudgetSteering::Nothing, None) };
     let frontier = means.stragglers.of(job).filter(|_| !known.is_off);
@@ -298,11 +307,14 @@ async fn curve(
     let Some(own) = &known.own else { return (BudgetSteering::Nothing, None) };
     let (steering, made) = match &frontier {
         Some(frontier) => {
-            (BudgetSteering::Plans, of_frontier(frontier.frontier(), own, pipelines, slowest))
+            let (clocks, own) = (common_clocks(job), (own, pipelines));
+            let made =
+                of_frontier(frontier.frontier(), own, (&clocks, (&known.paces, prior)), slowest);
+            (BudgetSteering::Plans, made)
         }
         None => (
             BudgetSteering::UniformClocks,
-            of_uniform_clocks(common_clocks(job), own, &known.paces, slowest),
+            of_uniform_clocks(&common_clocks(job), own, (&known.paces, prior), slowest),
         ),
     };
     match made {
@@ -381,9 +393,10 @@ impl Known {
     fn compare(&mut self, curve: &Curve, believed: &std::ops::RangeInclusive<f64>) {
         let point = curve.points().iter().find(|point| Some(point.tag) == self.running());
         let Some((drawn_w, point)) = self.fresh_w.zip(point) else { return };
+        let is_of_frontier = curve.steering() == Steering::Plans && !is_uniform(point.tag);
         let is_off = !believed.contains(&(drawn_w / point.power_w));
         self.off = if is_off { self.off.saturating_add(1) } else { 0 };
-        if self.off >= 3 && !self.is_off && curve.steering() == Steering::Plans {
+        if self.off >= 3 && !self.is_off && is_of_frontier {
             (self.is_off, self.off) = (true, 0);
             if self.running() == Some(OWN) {
                 // What it draws by itself is measured instead.

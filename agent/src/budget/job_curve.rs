@@ -1,9 +1,7 @@
 //! What a job can run, as a curve of time and power: its own plan or default clocks first, then what is
 //! slower. Pure.
 
-use std::collections::BTreeMap;
-
-use pfo_budget::{BudgetError, Curve, Point, Steering};
+use pfo_budget::{BudgetError, Clock, Curve, Paces, Point, Prior, Steering, uniform_points};
 use pfo_protocol::{JobView, Mhz};
 
 use crate::budget::known::{OWN, Own, UNIFORM};
@@ -12,33 +10,33 @@ use crate::straggler::JobFrontier;
 /// Plans of a frontier that are chosen from, at most: the decision is made again at each look.
 const MOST_PLANS: usize = 4096;
 
-/// Clocks that a job without a frontier is steered by, at most.
-const MOST_CLOCKS: usize = 256;
-
-/// The share of its power that a GPU is taken to draw at any clock. What it draws in truth is measured
-/// once it runs there; this is no less than what GPUs were seen to draw.
-const CLOCKLESS: f64 = 0.4;
-
-/// The rest is taken to fall as the speed to this exponent. Measured GPUs (A100, A40) save more by it. More
-/// than 1, so that the first watts cost a job less than the next ones and equal jobs give up alike.
-const OF_SPEED: f64 = 1.25;
-
-/// A new mean replaces the old one when it is of this many times as many steps.
-const MORE: u64 = 4;
-
 /// By this share the own clocks of a job are taken to be faster than plans that take as long, so that they
 /// are its first choice.
 const PREFERRED: f64 = 1e-4;
 
+/// Whether a point is one clock for everything: of a job with a frontier, those below its slowest plan.
+pub(super) fn is_uniform(tag: u32) -> bool {
+    (UNIFORM..OWN).contains(&tag)
+}
+
+/// A curve that was made anew of the points of another one.
+pub(super) fn assumed_below_plans(curve: Curve) -> Curve {
+    match curve.steering() {
+        Steering::Plans => curve.assumed_where(is_uniform),
+        _ => curve,
+    }
+}
+
 /// The curve of a job with a frontier and this number of pipelines, without points faster than its
-/// own plan.
+/// own plan. Below its slowest plan there is one clock for everything: as profiled, and below the lowest profiled
+/// one by a law.
 ///
 /// # Errors
 /// If a number is none.
 pub(super) fn of_frontier(
     frontier: &JobFrontier,
-    own: &Own,
-    pipelines: f64,
+    (own, pipelines): (&Own, f64),
+    (clocks, measured): (&[Mhz], (&Paces, Prior)),
     slowest: Option<f64>,
 ) -> Result<Curve, BudgetError> {
     let fastest_s = frontier.points().next().map_or(own.time_s, |point| point.iteration_time_s);
@@ -47,18 +45,40 @@ pub(super) fn of_frontier(
     } else {
         own.clone()
     };
+    let of_step = |point: pfo_planner::Point, tag| Point {
+        time_s: point.iteration_time_s,
+        power_w: pipelines * point.iteration_energy_j / point.iteration_time_s,
+        tag,
+    };
     let (last, every) = most(frontier.points().len());
     let plans = (0_u32..)
         .zip(frontier.points())
         .filter(|(tag, _)| tag.is_multiple_of(every) || *tag == last);
-    let plans = plans.map(|(tag, point)| Point {
-        time_s: point.iteration_time_s,
-        power_w: pipelines * point.iteration_energy_j / point.iteration_time_s,
-        tag,
-    });
-    let slower = plans.filter(|point| point.time_s > own.time_s * (1.0 + PREFERRED / 2.0));
+    let plans = plans.map(|(tag, point)| of_step(point, tag));
+    let uniform = |(mhz, point)| (mhz, of_step(point, tag_of(mhz)));
+    let mut lower: Vec<(Mhz, Point)> = frontier.uniform().iter().copied().map(uniform).collect();
+    lower.retain(|(mhz, _)| clocks.contains(mhz));
+    let assumed = match lower.first() {
+        Some((lowest, point)) => uniform_points(*point, lowest.0, below(clocks, *lowest), measured),
+        None => Vec::new(),
+    };
+    let slowest_plan_s = frontier.points().last().map_or(0.0, |point| point.iteration_time_s);
+    let lower = lower.into_iter().map(|(_, point)| point).chain(assumed);
+    let lower = lower.filter(|point| point.time_s > slowest_plan_s);
+    let slower =
+        plans.chain(lower).filter(|point| point.time_s > own.time_s * (1.0 + PREFERRED / 2.0));
     let own = Point { time_s: own.time_s, power_w: own.power_w, tag: OWN };
-    Curve::new([own].into_iter().chain(slower), slowest)
+    Curve::new([own].into_iter().chain(slower), slowest).map(assumed_below_plans)
+}
+
+fn tag_of(mhz: Mhz) -> u32 {
+    UNIFORM.saturating_add(mhz.0)
+}
+
+/// The clocks below one, with their tags.
+fn below(clocks: &[Mhz], highest: Mhz) -> impl Iterator<Item = Clock> {
+    let lower = clocks.iter().filter(move |&&mhz| mhz < highest);
+    lower.map(|&mhz| Clock { mhz: mhz.0, tag: tag_of(mhz) })
 }
 
 /// The place of the last of these plans, and the share of them to choose from.
@@ -66,81 +86,23 @@ fn most(plans: usize) -> (u32, u32) {
     (plans.saturating_sub(1) as u32, plans.div_ceil(MOST_PLANS).max(1) as u32)
 }
 
-/// The curve of a job without a frontier, from what was measured of it at its own clocks: one clock for
-/// everything takes as much longer as it is lower, and draws less by [`CLOCKLESS`] and [`OF_SPEED`]. Both
-/// are pessimistic. How long steps take is corrected by those measured at some clocks, what they draw by the
-/// counters.
+/// The curve of a job without a frontier, from what was measured of it at its own clocks.
 ///
 /// # Errors
 /// If a number is none.
 pub(super) fn of_uniform_clocks(
-    clocks: Vec<Mhz>,
+    clocks: &[Mhz],
     own: &Own,
-    paces: &Paces,
+    measured: (&Paces, Prior),
     slowest: Option<f64>,
 ) -> Result<Curve, BudgetError> {
     let highest = match &own.plan {
         Some(plan) => plan.table.stages().iter().flatten().map(|unit| unit.mhz).max(),
         None => clocks.last().copied(),
     };
-    let highest_mhz = highest.map_or(0.0, |mhz| f64::from(mhz.0));
-    let lower = clocks.into_iter().filter(|mhz| f64::from(mhz.0) < highest_mhz);
-    let point = |mhz: Mhz| {
-        let share = f64::from(mhz.0) / highest_mhz;
-        let power_w = own.power_w * (CLOCKLESS + (1.0 - CLOCKLESS) * share.powf(OF_SPEED));
-        let time_s = paces.at(share, highest_mhz, own.time_s) * own.time_s / share;
-        Point { time_s, power_w, tag: UNIFORM.saturating_add(mhz.0) }
-    };
+    let highest = highest.unwrap_or(Mhz(0));
     let own = Point { time_s: own.time_s, power_w: own.power_w, tag: OWN };
-    let mut lower: Vec<Point> = lower.map(point).collect();
-    let mut before_s = own.time_s;
-    for point in lower.iter_mut().rev() {
-        point.time_s = point.time_s.max(before_s * (1.0 + PREFERRED));
-        before_s = point.time_s;
-    }
-    let every = lower.len().div_ceil(MOST_CLOCKS).max(1);
-    let some = lower.into_iter().step_by(every);
-    Curve::steered(Steering::UniformClocks, [own].into_iter().chain(some), slowest)
-}
-
-/// How long steps took that a job without a frontier ran at one clock for everything.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Paces(BTreeMap<Mhz, Pace>);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Pace {
-    steps: u64,
-    time_s: f64,
-}
-
-impl Paces {
-    /// Takes the mean of some steps at a clock, unless that of nearly as many is known: each changes the curve.
-    pub(super) fn take(&mut self, mhz: Mhz, steps: u64, time_s: f64) {
-        let is_more = |pace: &Pace| steps >= pace.steps.saturating_mul(MORE);
-        if self.0.get(&mhz).is_none_or(is_more) {
-            self.0.insert(mhz, Pace { steps, time_s });
-        }
-    }
-
-    /// What steps at this share of the highest clock take, over what they would if all of their time were the
-    /// clock's: as interpolated between measured clocks, and as at the lowest of these below it.
-    fn at(&self, share: f64, highest_mhz: f64, own_s: f64) -> f64 {
-        let mut above = (1.0, 1.0);
-        for (mhz, pace) in self.0.iter().rev() {
-            let measured = f64::from(mhz.0) / highest_mhz;
-            let here = (measured, (pace.time_s * measured / own_s).min(1.0));
-            if measured <= share {
-                let way = (above.0 - share) / (above.0 - measured);
-                return if measured < above.0 {
-                    above.1 + way * (here.1 - above.1)
-                } else {
-                    here.1
-                };
-            }
-            above = here;
-        }
-        above.1
-    }
+    Curve::of_uniform_clocks(own, highest.0, below(clocks, highest), measured, slowest)
 }
 
 /// The clocks that every rank may have, rising.
@@ -152,8 +114,16 @@ pub(super) fn common_clocks(job: &JobView) -> Vec<Mhz> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
-    use crate::straggler::tests::{frontier_of, job};
+    use crate::straggler::tests::frontier_of;
+
+    /// These clocks, and nothing measured.
+    fn measured(clocks: &[Mhz]) -> (&[Mhz], (&'static Paces, Prior)) {
+        static NOTHING: LazyLock<Paces> = LazyLock::new(Paces::default);
+        (clocks, (&NOTHING, Prior::Slowest))
+    }
 
     fn own(label: Option<&str>, time_s: f64, power_w: f64) -> Own {
         Own { label: label.map(str::to_owned), plan: None, time_s, power_w }
@@ -165,7 +135,7 @@ mod tests {
         let at_default = frontier.point_of(None).unwrap();
         let power_w = 2.0 * at_default.iteration_energy_j / at_default.iteration_time_s;
         let own = own(None, at_default.iteration_time_s, power_w);
-        let curve = of_frontier(&frontier, &own, 2.0, None).unwrap();
+        let curve = of_frontier(&frontier, (&own, 2.0), measured(&[]), None).unwrap();
         assert_eq!(curve.points()[0].tag, OWN);
         assert!(curve.points().len() > 3);
         let last = curve.points()[curve.last()];
@@ -173,7 +143,7 @@ mod tests {
         assert!(
             (last.power_w - 2.0 * plan.iteration_energy_j / plan.iteration_time_s).abs() < 1e-9
         );
-        let floor = of_frontier(&frontier, &own, 2.0, Some(1.1)).unwrap();
+        let floor = of_frontier(&frontier, (&own, 2.0), measured(&[]), Some(1.1)).unwrap();
         assert!(floor.is_cut() && floor.points()[floor.last()].time_s <= 1.1 * own.time_s);
     }
 
@@ -192,41 +162,23 @@ mod tests {
         let point = frontier.points().nth(middle).unwrap();
         let power_w = point.iteration_energy_j / point.iteration_time_s;
         let own = own(Some("p"), point.iteration_time_s, power_w);
-        let curve = of_frontier(&frontier, &own, 1.0, None).unwrap();
+        let curve = of_frontier(&frontier, (&own, 1.0), measured(&[]), None).unwrap();
         assert_eq!(curve.points()[0].tag, OWN);
         assert!(curve.points()[1..].iter().all(|slower| slower.time_s > point.iteration_time_s));
     }
 
     #[test]
-    fn a_lower_clock_for_all_takes_longer_and_draws_less() {
-        let curve = of_uniform_clocks(
-            common_clocks(&job(2)),
-            &own(None, 1.0, 500.0),
-            &Paces::default(),
-            None,
-        )
-        .unwrap();
-        let tags: Vec<u32> = curve.points().iter().map(|point| point.tag).collect();
-        assert_eq!(tags, [OWN, UNIFORM + 1200, UNIFORM + 900]);
-        assert_eq!(curve.steering(), Steering::UniformClocks);
-    }
-    #[test]
-    fn what_was_measured_at_some_clocks_is_believed_of_those_between() {
-        let clocks = || (300..=1500).step_by(300).map(Mhz).collect();
-        let mut paces = Paces::default();
-        // Half of a step is the clock's at 900 MHz.
-        paces.take(Mhz(900), 3, 1.0 + 0.5 * (1500.0 / 900.0 - 1.0));
-        let times = |paces: &Paces| -> Vec<f64> {
-            let curve = of_uniform_clocks(clocks(), &own(None, 1.0, 500.0), paces, None).unwrap();
-            curve.points().iter().map(|point| (1000.0 * point.time_s).round() / 1000.0).collect()
-        };
-        assert_eq!(times(&paces), [1.0, 1.125, 1.333, 2.0, 4.0]);
-        paces.take(Mhz(900), 5, 2.0);
-        assert_eq!(times(&paces)[2], 1.333, "five steps do not replace three");
-        paces.take(Mhz(900), 12, 1.4);
-        assert_eq!(times(&paces)[2], 1.4);
-        // A clock that was measured to be no slower is a little slower all the same: places stay.
-        paces.take(Mhz(900), 100, 0.9);
-        assert_eq!(times(&paces).len(), 5);
+    fn below_its_slowest_plan_a_job_runs_one_clock_for_everything() {
+        let frontier = JobFrontier::read("f".into(), &frontier_of(2, 4), 1 << 20).unwrap();
+        let fastest = frontier.points().next().unwrap();
+        let own = own(None, fastest.iteration_time_s, 1000.0);
+        let clocks = [300, 600, 900, 1200, 1500].map(Mhz);
+        let curve = of_frontier(&frontier, (&own, 1.0), measured(&clocks), None).unwrap();
+        let plans = curve.points().iter().take_while(|point| !is_uniform(point.tag)).count();
+        let lower = &curve.points()[plans..];
+        let tags: Vec<u32> = lower.iter().map(|point| point.tag - UNIFORM).collect();
+        assert!(plans > 3, "{curve:?}");
+        assert_eq!(tags, [600, 300], "what was profiled are plans already");
+        assert!(lower[0].time_s > curve.points()[plans - 1].time_s);
     }
 }

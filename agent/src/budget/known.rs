@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use pfo_budget::Paces;
 use pfo_fleet::Run;
 use pfo_protocol::{JobView, Mhz, RankWindow, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::budget::job_curve::Paces;
 use crate::budget::witness::Witness;
 use crate::straggler::Labelled;
 
@@ -203,7 +203,7 @@ impl Known {
         let uniform = self.running.filter(|tag| *tag < OWN);
         let mhz = uniform.and_then(|tag| tag.checked_sub(UNIFORM));
         let Some((mhz, (steps, time_s))) = mhz.zip(pace(job)) else { return };
-        self.paces.take(Mhz(mhz), steps, time_s);
+        self.paces.take(mhz, steps, time_s);
     }
 
     /// Takes note that it is to change.

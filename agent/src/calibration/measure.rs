@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
+use pfo_experiment::median;
 use pfo_protocol::{
     ClockTable, DaemonMessage, JobView, Mhz, PlannedUnit, Rank, RankView, Refusal, RefusalCode,
     Request, Response, TapBatch, TapRecord, TrialLength, TrialRun, Unit,
@@ -12,7 +13,7 @@ use tokio::time::{Duration, Instant, interval, sleep, timeout_at};
 
 use crate::calibration::change::{Change, Changes};
 use crate::calibration::counter::Counter;
-use crate::calibration::store::{Calibrations, Others, median};
+use crate::calibration::store::{Calibrations, Others};
 use crate::calibration::transfers::wait_for_calls;
 use crate::job::JobKey;
 use crate::pfod::{Asker, Connection, Pfod, PfodError, Questions, SIGN_OF_LIFE, unexpected};

@@ -11,5 +11,5 @@ mod transfers;
 
 pub(crate) use change::Changes;
 pub(crate) use measure::Measuring;
-pub(crate) use store::{Calibrations, Of, median};
+pub(crate) use store::{Calibrations, Of};
 pub(crate) use tell::Told;

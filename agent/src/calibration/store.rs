@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
+use pfo_experiment::median;
 use pfo_protocol::{
     CalibratedClock, Calibration, CounterCheck, JobView, MemoryLock, Mhz, RankView, SettleTime,
     SettleTimes, Uid,
@@ -288,12 +289,6 @@ fn clock(mhz: Mhz, changes: &VecDeque<f64>) -> CalibratedClock {
         spread_us: whole(spread_us),
         changes: changes.len() as u32,
     }
-}
-
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<_> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// Makes room by forgetting what was measured longest ago, but not `newest`.

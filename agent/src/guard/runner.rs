@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use pfo_experiment::Usual;
 use pfo_fleet::{Guard, Run, Standing};
 use pfo_protocol::{JobView, Refusal, RefusalCode, TrialResult};
 use pfo_service::unix_s;
@@ -13,7 +14,7 @@ use crate::guard::comparison::{Comparisons, Verdict};
 use crate::guard::turns::{Lengths, Turns};
 use crate::job::{JobKey, running};
 use crate::journal;
-use crate::ledger::{Compared, Usual};
+use crate::ledger::Compared;
 use crate::steer::{Stands, Steer, SteerError, no_table};
 use crate::straggler::Stragglers;
 

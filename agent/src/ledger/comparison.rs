@@ -1,8 +1,7 @@
 //! A comparison of a plan with default clocks.
 
+use pfo_experiment::Usual;
 use pfo_protocol::{PlanStatus, TrialResult, TrialStep};
-
-use crate::ledger::usual::Usual;
 
 /// Steps that were measured under one of the two.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,7 +16,6 @@ mod query;
 mod saving;
 mod store;
 mod tariff;
-mod usual;
 #[cfg(test)]
 mod weeks;
 mod windows;
@@ -29,4 +28,3 @@ pub(crate) use comparison::{Compared, Pairing};
 pub(crate) use config::LedgerConfig;
 pub(crate) use months::Told;
 pub(crate) use saving::NORMAL_REACH;
-pub(crate) use usual::Usual;

@@ -5,13 +5,13 @@
 //! the week, and agent, `pfod` and trainer are restarted. Some jobs evaluate their model now and then, which
 //! no clock changes. A guard that doubts a plan compares it again at once.
 
+use pfo_experiment::Usual;
 use pfo_protocol::{JobView, SavedEnergy, TrialResult};
 
 use crate::ledger::comparison::Compared;
 use crate::ledger::example::{example, trial};
 use crate::ledger::query::{Known, total};
 use crate::ledger::tariff::Prices;
-use crate::ledger::usual::Usual;
 use crate::ledger::windows::{Entry, Windows, Work};
 
 const STEP_S: u64 = 20;

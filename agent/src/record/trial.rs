@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use pfo_protocol::{
-    DaemonMessage, JobView, PlanStatus, Rank, RankStatus, RecordedRank, RecordedTrial, Refusal,
-    RefusalCode, Request, Response, Status, TapBatch, TapRecord, TrialLength, TrialResult,
+    DaemonMessage, JobView, PlanStatus, Rank, RankStatus, RankView, RecordedRank, RecordedTrial,
+    Refusal, RefusalCode, Request, Response, Status, TapBatch, TapRecord, TrialLength, TrialResult,
     TrialRun,
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -79,9 +79,12 @@ async fn once(
     let mut tap = Tap::open(pfod, job, order.room).await?;
     tap.get_ready().await?;
     let Order { run, length, after, .. } = order.clone();
-    let request = Request::Trial { job: job.selector(), run, length, after };
+    let request = Request::Trial { job: job.selector(), run: run.clone(), length, after };
     hold.send(request).await?;
-    let began = tap.feed_until(hold.answer()).await?;
+    let began = match tap.feed_until(hold.answer()).await {
+        Err(error) => return Err(explained(error, hold, job, &run).await),
+        began => began?,
+    };
     let Response::TrialBegan { first_step, plan } = began else { return Err(unexpected(&began)) };
     let before = look(hold, job).await?;
     let in_time = in_force_before || tap.feed_until(in_time(hold, job, limits, first_step)).await?;
@@ -106,6 +109,38 @@ async fn once(
     let recorded = tap.finish().await?;
     let trial = windows(now, first_step, length.steps, &recorded);
     Ok((together(job, trial, recorded)?, in_time))
+}
+
+/// Why a plan does not fit, if its job says of itself what its steps contradict: no other clock helps then.
+async fn explained(
+    error: PfodError,
+    hold: &mut Connection,
+    job: &JobKey,
+    run: &TrialRun,
+) -> PfodError {
+    let TrialRun::Plan { table, .. } = run else { return error };
+    if !matches!(&error, PfodError::Refused(refusal) if refusal.code == RefusalCode::PlanDoesNotFit)
+    {
+        return error;
+    }
+    let Ok(view) = look(hold, job).await else { return error };
+    contradicted(&view, table.num_microbatches()).map_or(error, PfodError::from)
+}
+
+fn contradicted(job: &JobView, planned: u32) -> Option<Refusal> {
+    let said = |rank: &RankView| {
+        let own = rank.num_microbatches.filter(|own| *own != planned)?;
+        Some((rank.position.rank, own))
+    };
+    let (rank, own) = job.ranks.iter().find_map(said)?;
+    let message = format!(
+        "a plan for {planned} microbatches in a step does not fit job {}: its rank {rank} said \
+         num_microbatches={own} when it connected",
+        job.job
+    );
+    let remedy = "where the plan is right, correct the trainer's num_microbatches or leave it out: it is \
+                  counted then";
+    Some(Refusal::new(RefusalCode::RankConflict, message, remedy))
 }
 
 /// Whether the power limits of a trial come into force before its first measured step.
@@ -335,4 +370,24 @@ pub(crate) fn together(
 
 pub(super) fn disturbed(message: String) -> Refusal {
     Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`, and try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::straggler::tests::job as example_job;
+
+    #[test]
+    fn a_rank_that_said_another_number_of_microbatches_than_its_plan_has_is_named() {
+        let mut job = example_job(2);
+        job.ranks[1].num_microbatches = Some(1);
+        let refusal = contradicted(&job, 4).unwrap();
+        assert_eq!(refusal.code, RefusalCode::RankConflict, "a sweep would not help");
+        assert_eq!(
+            refusal.message,
+            "a plan for 4 microbatches in a step does not fit job team/j: its rank 1 said \
+             num_microbatches=1 when it connected"
+        );
+        assert_eq!(contradicted(&job, 1), None);
+    }
 }

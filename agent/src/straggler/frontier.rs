@@ -1,9 +1,12 @@
 //! The frontier that is loaded for a job: its plans are at hand when a straggler makes the job
 //! wait. Pure.
 
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
 use pfo_planner::{
-    Deadline, Frontier, Measurement, PerStage, Plan, PlanError, Point, Profile, Room, Straggler,
-    Watts, replay,
+    Deadline, Frontier, Measurement, Mhz, PerStage, Plan, PlanError, Point, Profile, Replay, Room,
+    Straggler, Watts, replay,
 };
 use pfo_protocol::{
     ClockTable, CurvePoint, FrontierStatus, JobView, RankView, Refusal, RefusalCode,
@@ -38,6 +41,9 @@ pub(crate) struct JobFrontier {
     frontier: Frontier,
     /// Bytes of its file, which is in memory, too.
     file_bytes: usize,
+    /// A step at one clock for everything, at each at which every instruction was profiled, rising; once it was
+    /// asked for.
+    uniform: OnceLock<Vec<(Mhz, Point)>>,
 }
 
 impl JobFrontier {
@@ -53,7 +59,8 @@ impl JobFrontier {
             planned: most / PLANNED_BYTES,
         };
         let frontier = Frontier::from_bytes_within(bytes, room).map_err(wrong)?;
-        let read = Self { label, frontier, file_bytes: bytes.len() };
+        let uniform = OnceLock::new();
+        let read = Self { label, frontier, file_bytes: bytes.len(), uniform };
         if read.bytes() > most {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
@@ -85,6 +92,24 @@ impl JobFrontier {
     /// The pipeline stages of its plans.
     pub(crate) fn stages(&self) -> u32 {
         u32::from(self.profile().num_stages())
+    }
+
+    /// A step at one clock for everything, at each at which every instruction was profiled, rising.
+    pub(crate) fn uniform(&self) -> &[(Mhz, Point)] {
+        self.uniform.get_or_init(|| {
+            let rows = self.profile().rows();
+            let clocks: BTreeSet<Mhz> = rows.map(|(.., row)| row.frequency).collect();
+            let Ok(mut plan) = self.frontier.plan(0) else { return Vec::new() };
+            plan.waits.clear();
+            let at = |mhz: Mhz| {
+                let planned = plan.stages.iter_mut().flat_map(|stage| &mut stage.instructions);
+                planned.for_each(|planned| planned.frequency_mhz = mhz);
+                let step = replay(self.profile(), &plan, self.p2p_power().clone()).ok()?;
+                let Replay { iteration_time_s, iteration_energy_j, .. } = step;
+                Some((mhz, Point { iteration_time_s, iteration_energy_j }))
+            };
+            clocks.into_iter().filter_map(at).collect()
+        })
     }
 
     /// What the instructions were profiled to take.

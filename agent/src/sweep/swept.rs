@@ -2,14 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pfo_experiment::{energy_j, mean_w};
+use pfo_experiment::{energy_j, mean_w, median};
 use pfo_protocol::{
     Chunk, DpRank, Instruction, Mhz, Rank, RecordedRank, RecordedTrial, Stage, TpRank, TrialRank,
     TrialRow, TrialStep,
 };
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::calibration::median;
 
 /// Shorter than this, in seconds, an instruction ends long before an energy counter has shown it.
 const SHORT_S: f64 = 0.05;

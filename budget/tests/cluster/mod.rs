@@ -1,6 +1,8 @@
-//! A simulated cluster: jobs that come and end, stragglers, noise and a node that lies.
+//! A simulated cluster: jobs that come, stall and end, some of them without a frontier, stragglers, noise and a
+//! node that lies.
 
 pub(crate) mod kind;
+mod law;
 pub(crate) mod policy;
 mod slot;
 
@@ -10,6 +12,13 @@ use pfo_budget::{BudgetError, Controller, Curve, Job, Now, Room, Seen, decide};
 use kind::Kind;
 use policy::Policy;
 use slot::{Running, Slot};
+
+/// How many of each four jobs have no frontier, and the shares of their power that budgets leave to jobs, in a
+/// table.
+#[allow(dead_code, reason = "tables are made elsewhere")]
+pub(crate) const WITHOUT: [usize; 3] = [0, 2, 4];
+#[allow(dead_code, reason = "tables are made elsewhere")]
+pub(crate) const SHARES: [f64; 6] = [0.95, 0.9, 0.8, 0.7, 0.6, 0.5];
 
 /// How often it is decided, in seconds.
 pub(crate) const TICK_S: f64 = 5.0;
@@ -33,6 +42,11 @@ pub(crate) struct Outcome {
     /// The largest excess once the first steps have ended, as a share of the budget.
     pub(crate) excess: f64,
     pub(crate) mean_w: f64,
+    /// Of these, what is drawn beside jobs.
+    pub(crate) base_w: f64,
+    /// Of the watts that the jobs could have used and had, in watt-seconds: all, and those that they drew.
+    pub(crate) usable_j: f64,
+    pub(crate) used_j: f64,
     /// Changes of a job to another point.
     pub(crate) changes: usize,
 }
@@ -47,10 +61,13 @@ pub(crate) struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    pub(crate) fn new(kinds: &'a [Kind], jobs: usize, seed: u64) -> Self {
-        let slots: Vec<Slot<'a>> = (0..jobs)
-            .map(|slot| Slot::new(&kinds[slot % kinds.len()], slot, seed + slot as u64))
-            .collect();
+    /// Of each four jobs, these many have no frontier.
+    pub(crate) fn new(kinds: &'a [Kind], jobs: usize, without: usize, seed: u64) -> Self {
+        let slot = |number: usize| {
+            let (kind, seed) = (&kinds[number % kinds.len()], seed + number as u64);
+            Slot::new(kind, number, number % 4 >= without, seed)
+        };
+        let slots: Vec<Slot<'a>> = (0..jobs).map(slot).collect();
         let gpus = slots.iter().map(Slot::gpus).sum();
         let controller = Controller::new();
         Self { slots, gpus, controller, random: Rng::with_seed(seed), is_above_s: 0.0 }
@@ -81,8 +98,14 @@ impl<'a> Cluster<'a> {
             each(at_s, limit_w, power_w);
             self.account(&mut outcome, limit_w, power_w)?;
             outcome.mean_w += power_w / f64::from(ticks);
+            outcome.base_w += self.base_w() / f64::from(ticks);
         }
         Ok(outcome)
+    }
+
+    /// The budget that leaves jobs this share of what they drew without one.
+    pub(crate) fn budget_w(without: &Outcome, share: f64) -> f64 {
+        without.base_w + share * (without.mean_w - without.base_w)
     }
 
     fn account(
@@ -96,10 +119,17 @@ impl<'a> Cluster<'a> {
         outcome.progress += TICK_S * running().map(Running::speed).sum::<f64>();
         let slowest_s = running().map(Running::step_s).fold(0.0, f64::max);
         outcome.slowest_step_s = outcome.slowest_step_s.max(slowest_s);
-        let curves: Vec<Curve> = running().map(Running::true_plans).collect();
+        // What stalls progresses under no plan, and draws what it draws.
+        let (stalled, working): (Vec<&Running>, Vec<&Running>) =
+            running().partition(|job| job.is_stalled());
+        let base_w = self.base_w() + stalled.iter().map(|job| job.power_w()).sum::<f64>();
+        let curves: Vec<Curve> = working.iter().map(|job| job.true_points()).collect();
         let known: Vec<Job<'_>> =
-            running().zip(&curves).map(|(job, curve)| job.as_it_is(curve)).collect();
-        let room = Room { budget_w: limit_w, base_w: self.base_w() };
+            working.iter().zip(&curves).map(|(job, curve)| job.as_it_is(curve)).collect();
+        let room = Room { budget_w: limit_w, base_w };
+        let full_w: f64 = working.iter().map(|job| job.full_w()).sum();
+        outcome.usable_j += TICK_S * full_w.min(limit_w - base_w);
+        outcome.used_j += TICK_S * (power_w - base_w).min(limit_w - base_w);
         let weights: f64 = known.iter().map(|job| job.weight).sum();
         outcome.optimum += TICK_S * (weights - decide(&known, room)?.bound);
         if power_w > limit_w {
@@ -133,11 +163,15 @@ impl<'a> Cluster<'a> {
             elapsed_s: TICK_S,
             is_emergency: false,
         };
-        let seen: Vec<Seen<'_>> = self.slots.iter().filter_map(Slot::seen).collect();
+        let running = || self.slots.iter().filter_map(|slot| slot.job.as_ref());
+        let curves: Vec<Curve> = running().map(Running::known).collect();
+        let seen: Vec<Seen<'_>> =
+            running().zip(&curves).map(|(job, curve)| job.seen(curve)).collect();
         let orders = self.controller.next(&seen, now)?;
-        for job in self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()) {
+        let jobs = self.slots.iter_mut().filter_map(|slot| slot.job.as_mut());
+        for (job, curve) in jobs.zip(&curves) {
             if let Some(&place) = orders.changes.get(&job.name) {
-                job.ordered = Some(place);
+                job.ordered = Some(curve.points()[place].tag);
             }
         }
         Ok(self.slots.iter_mut().map(Slot::changes).sum())

@@ -74,8 +74,8 @@ pub(crate) struct ScheduleArguments {
 
     /// Time from the call that sets a clock until it is in force, in milliseconds: until then, an
     /// instruction runs at the clock of the one before it. `pfoctl status --json` has this time as
-    /// `settle_ms`. If instructions are more than twice as long, pfod requests clocks ahead, and none is late
-    /// [default: 0; `tune` takes the time of the job's GPUs]
+    /// `settle_ms`. pfod requests the clocks of instructions that are more than twice as long ahead, so that
+    /// none is late: leave this out for them [default: 0; `tune` takes the time of the job's GPUs]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
 

@@ -22,7 +22,8 @@ pub(crate) struct PolicyArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Options for EnvPipe, Zeus and lowtime")]
 pub(crate) struct OnlineArguments {
-    /// Weight of energy in the cost of Zeus: from 0, only time, to 1, only energy
+    /// Weight of energy in the cost of Zeus, from 0, only time, to 1, only energy. Zeus multiplies time by the
+    /// largest power limit; where clocks are searched, the highest clock in MHz takes its place
     #[arg(long, value_name = "ETA", default_value_t = Zeus::default().eta, value_parser = share)]
     zeus_eta: f64,
 

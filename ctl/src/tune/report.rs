@@ -108,6 +108,7 @@ fn doubt(tried: &Tried) -> Option<String> {
         Verdict::Kept | Verdict::SavesLess => "is most likely within the allowed slowdown",
         Verdict::TooSlow => "is most likely too slow",
         Verdict::SavesNothing => "most likely saves nothing",
+        Verdict::Undecided => "may save, and may be too slow",
     };
     Some(format!(
         "Plan {} {doubt}: the step times scatter too much for certainty. Measure more --steps to be \
@@ -162,6 +163,7 @@ fn judged(verdict: Verdict) -> (&'static str, Tone) {
         Verdict::SavesLess => ("saves less", Tone::Plain),
         Verdict::TooSlow => ("too slow", Tone::Bad),
         Verdict::SavesNothing => ("saves nothing", Tone::Bad),
+        Verdict::Undecided => ("undecided", Tone::Plain),
     }
 }
 
@@ -461,6 +463,7 @@ mod tests {
             (Verdict::Kept, "Plan p is most likely within"),
             (Verdict::TooSlow, "Plan p is most likely too slow"),
             (Verdict::SavesNothing, "Plan p most likely saves nothing"),
+            (Verdict::Undecided, "Plan p may save, and may be too slow"),
         ] {
             for certain in [false, true] {
                 let tried = tried("p", verdict, certain, interval(0.003, 0.01));

@@ -34,6 +34,8 @@ const LOWEST: f64 = 0.4;
 /// A GPU whose clock is lower than the highest one by more than this share is held back.
 const HELD_BACK: f64 = 0.02;
 
+const HEADER: &str = "stage,instruction,frequency,time,energy,chunk,count,time_sd,energy_sd\n";
+
 type Key = (Stage, Instruction, Chunk);
 
 /// What is known of a job's instructions.
@@ -74,20 +76,33 @@ struct Fit {
 }
 
 impl Curves {
-    /// Begins with a trial at default clocks, of GPUs of which this is the highest clock. None if a figure
-    /// is missing, or a GPU does not hold that clock.
-    pub(crate) fn new(baseline: &RecordedTrial, highest: Mhz) -> Option<Self> {
+    /// Begins with a trial at default clocks, of GPUs of which this is the highest clock.
+    ///
+    /// # Errors
+    /// In words, if a figure is missing, or a GPU does not hold that clock.
+    pub(crate) fn new(baseline: &RecordedTrial, highest: Mhz) -> Result<Self, String> {
         let lowest = (1.0 - HELD_BACK) * f64::from(highest.0);
-        let rows = || baseline.ranks.iter().flat_map(|rank| &rank.rows);
-        let is_held = |row: &TrialRow| row.observed_mhz.is_none_or(|mhz| mhz >= lowest);
-        // What takes the same time at any clock may be too short for an energy.
-        let is_in = |row: &TrialRow| row.instruction.is_fixed() || is_known(row);
-        if !rows().all(|row| is_held(row) && is_in(row)) {
-            return None;
+        for rank in &baseline.ranks {
+            let of = |row: &TrialRow| format!("of {} on rank {}", row.instruction, rank.rank);
+            for row in &rank.rows {
+                if let Some(mhz) = row.observed_mhz.filter(|mhz| *mhz < lowest) {
+                    let of = of(row);
+                    return Err(format!(
+                        "the GPU {of} ran at {mhz:.0} MHz by itself, not at {highest}"
+                    ));
+                }
+                // What takes the same time at any clock may be too short for an energy.
+                if !row.instruction.is_fixed() && !is_known(row) {
+                    return Err(format!("its energy counter does not show the energy {}", of(row)));
+                }
+            }
         }
         let bases = figures(baseline).into_iter().map(|((key, _), figures)| (key, figures));
         let bases: BTreeMap<Key, Figures> = bases.collect();
-        (!bases.is_empty()).then_some(Self { highest, bases, points: Vec::new() })
+        match bases.is_empty() {
+            false => Ok(Self { highest, bases, points: Vec::new() }),
+            true => Err("no instruction was measured".to_owned()),
+        }
     }
 
     /// Adds what a trial at other clocks shows.
@@ -115,7 +130,7 @@ impl Curves {
     /// times, so that no step is longer than expected, and the lowest powers, so that clocks are tried which may
     /// save most.
     pub(crate) fn csv(&self, clocks: &[Mhz], known: f64, to_try: bool) -> String {
-        let mut csv = "stage,instruction,frequency,time,energy,chunk\n".to_owned();
+        let mut csv = HEADER.to_owned();
         let fits: BTreeMap<Instruction, Fit> =
             self.bases.keys().map(|key| (key.1, self.fit(key.1))).collect();
         let is_known = |clock: f64| fits.values().all(|fit| fit.power_error(clock) <= known);
@@ -133,8 +148,13 @@ impl Curves {
                 let less = if to_try { fit.power_error(clock) } else { 0.0 };
                 let power = (fit.power_at(clock) - less).max(LEAST_POWER);
                 let (time_s, energy_j) = (base.time_s * longer, base.energy_j * longer * power);
+                // Not how far repeats are apart, for there are none, but within what the row is known.
+                let time_sd_s = base.time_s * error * (1.0 / clock - 1.0);
+                let energy_sd_j = energy_j * base.error.hypot(fit.power_error(clock) / power);
                 let frequency = mhz.0;
-                csv += &format!("{stage},{instruction},{frequency},{time_s},{energy_j},{chunk}\n");
+                csv += &format!(
+                    "{stage},{instruction},{frequency},{time_s},{energy_j},{chunk},1,{time_sd_s},{energy_sd_j}\n"
+                );
             }
         }
         csv

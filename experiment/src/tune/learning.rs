@@ -5,6 +5,7 @@
 use pfo_planner::{ClockPer, Deadline, Delays, Due, Pipeline, Plan, Profile};
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobName, Mhz, ProfileKey, RecordedTrial, RefusalCode, TrialLength,
+    TrialResult,
 };
 
 use super::Tuning;
@@ -18,6 +19,7 @@ use crate::error::TuneError;
 use crate::report::Origin;
 use crate::subject::unexpected;
 use crate::terms::System;
+use crate::usual::Usual;
 use crate::window::Window;
 
 /// By what share a step of an experiment may be longer, unless a plan may be slower.
@@ -34,6 +36,14 @@ const STEPS: (f64, f64) = (2.0, 10.0);
 /// More steps than that may be short, but none are measured for longer, in seconds.
 const LONG_ENOUGH_S: f64 = 20.0;
 
+/// By this share more than is allowed steps of a trial are not longer, unless the job has changed.
+const UNEXPECTED: f64 = 0.1;
+
+/// The mean time of the usual steps of a trial, in seconds.
+fn usual_s(trial: &TrialResult) -> f64 {
+    Usual::of(&[trial]).step_s(trial).unwrap_or_default()
+}
+
 impl<B: Bench> Tuning<'_, '_, B> {
     /// Whether the job is one to learn about: nobody asked for a sweep, and this node sees all of it.
     pub(crate) fn may_learn(&self) -> bool {
@@ -43,8 +53,7 @@ impl<B: Bench> Tuning<'_, '_, B> {
     }
 
     /// What is known of the job's instructions after a trial at default clocks, and the clocks of its GPUs.
-    /// None if a profile is stored, or the job has to be swept: its GPUs differ or do not hold their highest
-    /// clock, or a figure is missing.
+    /// None if a profile is stored, or the job has to be swept, which says why.
     async fn unlearned(
         &mut self,
         baseline: &RecordedTrial,
@@ -52,13 +61,32 @@ impl<B: Bench> Tuning<'_, '_, B> {
         let Some(microbatches) = self.microbatches(baseline) else { return Ok(None) };
         let mut models = baseline.trial.ranks.iter().map(|rank| &rank.gpu_model);
         let Some(model) = models.next().cloned() else { return Ok(None) };
-        if models.any(|other| *other != model) || self.is_stored(baseline, microbatches).await? {
+        if self.is_stored(baseline, microbatches).await? {
             return Ok(None);
         }
-        let Some(clocks) = self.subject.clocks_of(baseline, &model).await else { return Ok(None) };
-        let highest = clocks.iter().max().copied();
-        let curves = highest.and_then(|highest| Curves::new(baseline, highest));
-        Ok(curves.map(|curves| (curves, clocks)))
+        if let Some(other) = models.find(|other| **other != model) {
+            return Ok(
+                self.has_to_be_swept(&format!("its GPUs are of the models {model} and {other}"))
+            );
+        }
+        let Some(clocks) = self.subject.clocks_of(baseline, &model).await else {
+            return Ok(self.has_to_be_swept("pfod does not say which clocks its GPUs have"));
+        };
+        let Some(highest) = clocks.iter().max().copied() else { return Ok(None) };
+        match Curves::new(baseline, highest) {
+            Ok(curves) => Ok(Some((curves, clocks))),
+            Err(why) => Ok(self.has_to_be_swept(&why)),
+        }
+    }
+
+    /// Says why nothing can be learned while the job runs on at nearly its pace.
+    fn has_to_be_swept<T>(&mut self, why: &str) -> Option<T> {
+        let job = self.subject.job();
+        self.subject.remark(format!(
+            "job {job} is measured at one clock after another, which takes minutes and makes some steps half as long \
+             again or more: {why}"
+        ));
+        None
     }
 
     /// The steps of a trial: enough to know energies well.
@@ -113,15 +141,24 @@ impl<B: Bench> Tuning<'_, '_, B> {
                         RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized
                     ) =>
                 {
-                    return Ok(None);
+                    return Ok(self.has_to_be_swept(&refusal.message));
                 }
                 trial => trial?,
             };
             curves.add(&trial);
             steps += length.settling_steps + length.steps;
-            let saving = 1.0 - self.subject.window(&trial.trial)?.energy_j() / default.energy_j();
-            if saving > 0.0 && longer <= allowed {
-                self.subject.saves(saving);
+            let took = usual_s(&trial.trial) / usual_s(&baseline.trial) - 1.0;
+            if took > LONGEST.max(allowed) + UNEXPECTED {
+                // It has become slower by itself, or was so when it was measured: no longer trial is expected to be
+                // as long as it was promised.
+                self.subject.remark(format!(
+                    "steps of job {} took {:.0} % longer than at default clocks before, and {:.0} % were \
+                     expected: learning ends here",
+                    self.subject.job(),
+                    100.0 * took,
+                    100.0 * longer
+                ));
+                break;
             }
         }
         let csv = curves.csv(&clocks, KNOWN, false).into_bytes();

@@ -25,11 +25,14 @@ fn forwards(rank: &RecordedRank, schedule: Schedule) -> u64 {
         Schedule::DualPipe => {
             [forward, both].map(|what| of(what, down) + of(what, up)).iter().sum()
         }
+        // One instruction around both passes of a microbatch has its forward; of two chunks, it is of both.
+        _ if of(both, up) == 0 => of(forward, down) + of(both, down),
         _ => of(forward, down),
     }
 }
 
-fn all(row: &TrialRow) -> u64 {
+/// How often it ran, measured or not.
+pub(crate) fn all(row: &TrialRow) -> u64 {
     let LeftOut { mismatched, settling, throttled, other_clock } = row.left_out;
     row.count + mismatched + settling + throttled + other_clock
 }
@@ -79,6 +82,14 @@ mod tests {
     #[test]
     fn every_forward_counts_measured_or_not_but_of_one_chunk_only() {
         assert_eq!(counted(&[vec![row(0, 10, 2), row(1, 12, 0)], vec![row(0, 12, 0)]]), Some(6));
+    }
+
+    #[test]
+    fn one_instruction_around_both_passes_is_a_microbatch_alone_and_in_the_last_stage() {
+        let both =
+            |count| TrialRow { instruction: Instruction::ForwardBackward, ..row(0, count, 0) };
+        assert_eq!(counted(&[vec![both(8)]]), Some(4));
+        assert_eq!(counted(&[vec![row(0, 8, 0)], vec![both(6), row(0, 2, 0)]]), Some(4));
     }
 
     #[test]

@@ -32,6 +32,9 @@ const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::
 /// share of the energy at default clocks.
 const WORTH_TRYING: f64 = 0.003;
 
+/// Instructions that are a smaller share of a step leave out something that a GPU computes.
+const COVERED: f64 = 0.8;
+
 /// A plan that saves less than it promised by more than this share breaks its promise.
 const KEPT_WITHIN: f64 = 0.003;
 
@@ -49,12 +52,35 @@ struct Rung {
     was_fast: bool,
 }
 
+/// Says that the instructions of a job without a pipeline are only a part of its steps, if so. What a pipeline does
+/// between them is taken for waits.
+fn uncovered(baseline: &RecordedTrial) -> Option<String> {
+    let rank = baseline.trial.ranks.iter().zip(&baseline.ranks);
+    let (rank, recorded) = rank.min_by_key(|(rank, _)| rank.rank)?;
+    let has_pipeline = baseline.trial.ranks.iter().any(|other| other.stage != rank.stage);
+    let steps = baseline.trial.steps.len() as f64;
+    let instructions_s: f64 =
+        recorded.rows.iter().map(|row| microbatches::all(row) as f64 * row.time_mean_s).sum();
+    let covered = instructions_s / (steps * rank.time_s);
+    (!has_pipeline && covered < COVERED).then(|| {
+        format!(
+            "the instructions of rank {} are {:.0} % of its steps: the rest has no clock of its own, and no part in \
+             what is predicted. Report what the GPU computes there as instructions, too, such as optimizer_step",
+            rank.rank,
+            100.0 * covered
+        )
+    })
+}
+
 impl<B: Bench> Tuning<'_, '_, B> {
     pub(crate) async fn plan(&mut self) -> Result<(Report, Kept), TuneError> {
         let before = match self.may_learn() {
             true => Some(self.recorded_baseline().await?),
             false => None,
         };
+        if let Some(remark) = before.as_ref().and_then(|(baseline, _)| uncovered(baseline)) {
+            self.subject.remark(remark);
+        }
         let learned = match &before {
             Some((baseline, _)) => self.learned(baseline).await?,
             None => None,
@@ -356,7 +382,7 @@ impl Rung {
                 tuned.frontier = Some(self.candidates.frontier().to_bytes()?);
             }
             Verdict::SavesNothing if !self.candidates.slower_saves() => self.candidates.exhaust(),
-            Verdict::SavesNothing | Verdict::TooSlow | Verdict::SavesLess => (),
+            Verdict::SavesNothing | Verdict::Undecided | Verdict::TooSlow | Verdict::SavesLess => {}
         }
         self.candidates.observe(plan, &compared);
         self.tried.push((plan.clone(), compared));

@@ -275,11 +275,14 @@ impl Columns {
                 })?,
         };
         let sd = |index: usize, unit, mean: f64| {
-            // A single measurement has none, whatever is written.
-            let Some(value) = field(index).filter(|_| count > 1) else { return Ok(None) };
+            let Some(value) = field(index) else { return Ok(None) };
             let each = self.repeats[index].map_or(1.0, |place| self.scales[place]);
             let sd = value.parse().ok().map(|sd: f64| sd * each);
             let sd = sd.filter(|sd| *sd >= 0.0 && sd.is_finite());
+            if count == 1 {
+                // No deviation of repeats, whatever is written: at most what else is known of the row.
+                return Ok(sd.filter(|sd| *sd > 0.0 && *sd <= mean));
+            }
             let column = REPEATS[index];
             let sd = sd.ok_or_else(|| bad_field(line, column, value, "0 or more, or empty"))?;
             match sd > most_scatter(mean, count) {

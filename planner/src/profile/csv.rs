@@ -7,7 +7,8 @@
 //!
 //! The first five columns (MHz, s, J) are required. A line may be the mean of `count` measurements;
 //! a missing or empty `count` is 1. `time_sd` and `energy_sd`, which require the column `count`, are the
-//! standard deviations of a single measurement, or empty where they are unknown.
+//! standard deviations of a single measurement, or empty where they are unknown. With a `count` of 1, they say
+//! within what a row is known that was not measured itself: it was fitted, and is wrong as others are.
 //!
 //! Columns may be separated by `;`, a tab or `|` instead, and numbers may then have decimal commas.
 //! Names of columns and instructions may have capitals, and a column may have its unit with its name:

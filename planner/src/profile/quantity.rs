@@ -29,7 +29,7 @@ impl Quantity {
 
     /// The standard deviation of a single measurement of a row, as a share of it.
     pub(crate) fn scatter(self, row: &Measurement, repeats: &Repeats) -> Option<f64> {
-        let time = repeats.time_sd_s? / row.time_s;
+        let time = repeats.time_sd_s.filter(|_| repeats.count > 1)? / row.time_s;
         match self {
             Self::Time => Some(time),
             // Time and energy may err together; then this is too much.

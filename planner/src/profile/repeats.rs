@@ -10,7 +10,8 @@ use crate::profile::measurement::Measurement;
 pub struct Repeats {
     /// The number of measurements of which the row is the mean.
     pub count: u32,
-    /// Standard deviation of a single one in seconds; `None` if nothing was measured twice.
+    /// Standard deviation of a single one in seconds; `None` if nothing was measured twice. Of one that counts
+    /// once, within what it is known.
     pub time_sd_s: Option<f64>,
     /// Standard deviation of the energy in joules, likewise.
     pub energy_sd_j: Option<f64>,
@@ -37,6 +38,8 @@ pub(crate) struct Line {
 /// Time and energy of repeated measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated {
+    /// What a single line says that is no mean: its deviations are within what it is known.
+    single: Option<Repeats>,
     pub(crate) count: u32,
     pub(crate) time: Sample,
     pub(crate) energy: Sample,
@@ -48,7 +51,12 @@ impl Repeated {
         let time = |line: &Line| (line.repeats.count, line.measured.time_s, line.repeats.time_sd_s);
         let energy =
             |line: &Line| (line.repeats.count, line.measured.energy_j, line.repeats.energy_sd_j);
+        let single = match lines {
+            [Line { repeats: repeats @ Repeats { count: 1, .. }, .. }] => Some(*repeats),
+            _ => None,
+        };
         Self {
+            single,
             count: lines.iter().fold(0, |sum, line| sum.saturating_add(line.repeats.count)),
             time: Sample::of(lines.iter().map(time)),
             energy: Sample::of(lines.iter().map(energy)),
@@ -57,7 +65,12 @@ impl Repeated {
 
     /// The measurements of several ranks: the mean counts every rank once.
     pub(crate) fn mean(ranks: &[Self]) -> Self {
+        let single = match ranks {
+            [rank] => rank.single,
+            _ => None,
+        };
         Self {
+            single,
             count: ranks.iter().fold(0, |sum, rank| sum.saturating_add(rank.count)),
             time: Sample::mean_of(ranks.iter().map(|rank| rank.time)),
             energy: Sample::mean_of(ranks.iter().map(|rank| rank.energy)),
@@ -65,7 +78,8 @@ impl Repeated {
     }
 
     pub(crate) fn repeats(&self) -> Repeats {
-        Repeats { count: self.count, time_sd_s: self.time.sd(), energy_sd_j: self.energy.sd() }
+        let Self { single, count, time, energy } = self;
+        single.unwrap_or(Repeats { count: *count, time_sd_s: time.sd(), energy_sd_j: energy.sd() })
     }
 }
 

@@ -59,11 +59,12 @@ pub fn interval(
         let mut drawn = |_| if random.bool() { 1.0 } else { -1.0 };
         draws.push(figures(&off(profile, &mut drawn))?);
     }
+    let within = [figures(&fitted(profile, -REACH))?, figures(&fitted(profile, REACH))?];
     let [iteration_time_s, iteration_energy_j] = [0, 1].map(|of| {
         let mean = draws.iter().map(|draw| draw[of]).sum::<f64>() / f64::from(DRAWS);
         let squares: f64 = draws.iter().map(|draw| (draw[of] - mean).powi(2)).sum();
         let noise = REACH * (squares / f64::from(DRAWS)).sqrt();
-        let ends = [predicted[of], without_luck[of], mean];
+        let ends = [predicted[of], without_luck[of], mean, within[0][of], within[1][of]];
         let lowest = ends.into_iter().fold(f64::INFINITY, f64::min);
         let highest = ends.into_iter().fold(f64::NEG_INFINITY, f64::max);
         let later = LATER[of] * predicted[of].abs();
@@ -79,6 +80,22 @@ fn figures(replay: Replay) -> [f64; 2] {
 /// A row that is less than its neighbours say owes that to luck, within reason.
 fn without_luck(off: f64) -> f64 {
     (-off).clamp(0.0, REACH)
+}
+
+/// The profile with every row that was not repeated changed by this many of its deviations: what such a row says of a
+/// deviation is within what it is known, and what was fitted is wrong everywhere alike.
+fn fitted(profile: &Profile, deviations: f64) -> Profile {
+    let mut changed = profile.clone();
+    for table in profile.tables() {
+        let repeats = table.repeats();
+        let rows = changed.table_mut(table.stage, table.instruction).iter_mut();
+        for (row, repeats) in rows.zip(repeats).filter(|(_, repeats)| repeats.count == 1) {
+            row.time_s += deviations * repeats.time_sd_s.unwrap_or(0.0);
+            row.energy_j += deviations * repeats.energy_sd_j.unwrap_or(0.0);
+            row.energy_j = row.energy_j.max(0.0);
+        }
+    }
+    changed.with_parts(profile.each_part(|own| fitted(own, deviations)))
 }
 
 /// The profile with every value changed by a number of its standard deviations, which `change` makes of
@@ -113,6 +130,32 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::schedule::name::Schedule;
     use pfo_vocabulary::{Mhz, Watts};
+
+    #[test]
+    fn what_was_fitted_is_wrong_everywhere_alike() {
+        let of = |sd: &str| {
+            let mut csv =
+                "stage,instruction,frequency,time,energy,count,time_sd,energy_sd\n".to_owned();
+            for stage in 0..4 {
+                for instruction in ["forward", "backward"] {
+                    csv += &format!("{stage},{instruction},1410,0.05,20,1,0,{sd}\n");
+                }
+            }
+            let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+            let pipeline = Pipeline::new(&profile, Schedule::GPipe, 4).unwrap();
+            let frontier = crate::Frontier::optimize(
+                &pipeline,
+                Watts(0.0),
+                crate::Options::default(),
+                &|_| {},
+            )
+            .unwrap();
+            frontier.interval(&frontier.plan(0).unwrap()).unwrap().iteration_energy_j
+        };
+        let exact = 4.0 * 2.0 * 4.0 * 20.0;
+        assert_eq!(of("0").map(|joules| (joules / exact * 1000.0).round()), [988.0, 1012.0]);
+        assert_eq!(of("1").map(|joules| (joules / exact * 1000.0).round()), [888.0, 1112.0]);
+    }
 
     #[test]
     fn no_step_takes_less_than_nothing_however_its_instructions_scatter() {

@@ -77,6 +77,7 @@ pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRu
         let (plan, profile) = (plan.num_stages, profile.num_stages());
         return Err(PlanError::StagesDiffer { plan, profile });
     }
+    plan.delays.check()?;
     let network = Network::of(&plan.order(), plan.delays)?;
 
     let profile = &profile.run_as(chunks(plan));

@@ -11,6 +11,7 @@ use crate::budget::decision::{Draw, decide};
 use crate::budget::fleet::parts::{FleetJob, NodeWatts, Parts};
 use crate::budget::fleet::record::{Blueprint, Curves, Given, JobCurve, NodeDraw, Share};
 use crate::budget::followed::Followed;
+use crate::budget::job_curve::assumed_below_plans;
 use crate::budget::level::Level;
 use crate::budget::report::undecided;
 use crate::job::JobKey;
@@ -296,7 +297,8 @@ impl Decider {
             _ => Steering::UniformClocks,
         };
         let slowest = part.slowest.filter(|_| !is_emergency);
-        Some((node.clone(), Curve::steered(steering, curve.points(), slowest).ok()?))
+        let curve = Curve::steered(steering, curve.points(), slowest).ok()?;
+        Some((node.clone(), assumed_below_plans(curve)))
     }
 
     /// What is drawn beside the jobs of a budget, in watts.

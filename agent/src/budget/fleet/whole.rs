@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pfo_budget::Curve;
+use pfo_budget::{Curve, Prior};
 use pfo_fleet::{Budgeted, Run, Standing, Terms};
 use pfo_protocol::{BudgetSteering, JobView, Mhz, Rank, Refusal, RefusalCode};
 use pfo_service::lock;
@@ -113,8 +113,9 @@ impl Makers {
         &self,
         job: &JobView,
         known: &mut Known,
+        prior: Prior,
     ) -> (BudgetSteering, Option<Curve>) {
-        let curve = self.known_curve(job, known).await;
+        let curve = self.known_curve(job, known, prior).await;
         curve.map_or((BudgetSteering::Nothing, None), |(steering, curve)| (steering, Some(curve)))
     }
 
@@ -122,20 +123,30 @@ impl Makers {
         &self,
         job: &JobView,
         known: &mut Known,
+        prior: Prior,
     ) -> Option<(BudgetSteering, Curve)> {
-        let own = known.own.as_ref()?;
-        if let Some(frontier) = self.stragglers.of(job) {
-            let curve = of_frontier(frontier.frontier(), own, replicas(job), None).ok()?;
-            return Some((BudgetSteering::Plans, curve));
-        }
-        if !has_first_rank(job) {
+        let frontier = self.stragglers.of(job);
+        if frontier.is_none() && !has_first_rank(job) {
             return None;
         }
         if known.clocks.is_none() {
             known.clocks = self.fleet.common_clocks(&JobKey::of(job)).await;
         }
-        let curve = of_uniform_clocks(known.clocks.clone()?, own, &known.paces, None).ok()?;
-        Some((BudgetSteering::UniformClocks, curve))
+        let own = known.own.as_ref()?;
+        let (clocks, paces) = (known.clocks.as_ref(), (&known.paces, prior));
+        let (steering, curve) = match frontier {
+            Some(frontier) => {
+                let clocks = clocks.map_or(&[][..], Vec::as_slice);
+                let own = (own, replicas(job));
+                let curve = of_frontier(frontier.frontier(), own, (clocks, paces), None);
+                (BudgetSteering::Plans, curve)
+            }
+            None => {
+                let curve = of_uniform_clocks(clocks?, own, paces, None);
+                (BudgetSteering::UniformClocks, curve)
+            }
+        };
+        Some((steering, curve.ok()?))
     }
 
     /// Has a whole job change to a point of its curve, or back to its own.

@@ -1,47 +1,62 @@
 //! Clusters below a power budget: what this project loses beside caps, and what a decision costs.
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
 use pfo_budget::{Curve, Job, Point, Room, decide};
 
 use crate::Result;
-use crate::cluster::Cluster;
 use crate::cluster::kind::kinds;
 use crate::cluster::policy::Policy;
+use crate::cluster::{Cluster, SHARES, WITHOUT};
 use crate::extent::Extent;
 use crate::report::{Cell, Report};
 
+/// Where `tests/bench/budget-before` leaves what the controller of 5b97333 makes of the same cluster.
+const BEFORE: &str = "target/before-0.2/target/release/examples/shares";
+
 /// Runs the simulated cluster, and decides for many jobs at once.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
-    let (kinds, jobs, seconds) = (kinds(), extent.of(300, 20), extent.of(4.0 * 3600.0, 600.0));
-    let run = |policy, budget_w: f64| {
-        Cluster::new(&kinds, jobs, 1).run(policy, seconds, |_| budget_w, |_, _, _| {})
-    };
-    let full_w = run(Policy::Frontiers, 1e12)?.mean_w;
+    let (kinds, jobs, seconds) = (kinds(), extent.of(100, 20), extent.of(3600.0, 600.0));
+    let before = before(jobs, seconds)?;
     let mut rows = Vec::new();
-    for share in [0.95, 0.9, 0.8, 0.7] {
-        for policy in Policy::ALL {
-            let outcome = run(policy, share * full_w)?;
-            rows.push(vec![
-                Cell::Figure(100.0 * share, 0),
-                Cell::text(policy.name()),
-                Cell::Figure(100.0 * outcome.progress / outcome.optimum, 2),
-                Cell::Figure(outcome.energy_kwh, 0),
-                Cell::Figure(outcome.above_s, 0),
-                Cell::Figure(outcome.longest_s, 0),
-                Cell::Figure(outcome.slowest_step_s, 0),
-                Cell::Figure(outcome.changes as f64, 0),
-            ]);
+    for without in WITHOUT {
+        let run = |policy, budget_w: f64| {
+            Cluster::new(&kinds, jobs, without, 1).run(policy, seconds, |_| budget_w, |_, _, _| {})
+        };
+        let full = run(Policy::Frontiers, 1e12)?;
+        for share in SHARES {
+            let begin = || [Cell::Figure(25.0 * without as f64, 0), Cell::Figure(100.0 * share, 0)];
+            let budget_w = Cluster::budget_w(&full, share);
+            let ours = run(Policy::Frontiers, budget_w)?;
+            for policy in Policy::ALL {
+                let outcome = run(policy, budget_w)?;
+                let figures = [
+                    outcome.progress / ours.optimum,
+                    outcome.used_j / outcome.usable_j,
+                    outcome.above_s,
+                    outcome.longest_s,
+                    outcome.slowest_step_s,
+                    outcome.changes as f64,
+                ];
+                rows.push(begin().into_iter().chain(row(policy.name(), figures)).collect());
+                let former = before.iter().find(|former| former.0 == (without, share.to_string()));
+                if let Some((_, figures)) = former.filter(|_| policy == Policy::Frontiers) {
+                    rows.push(begin().into_iter().chain(row("5b97333", *figures)).collect());
+                }
+            }
         }
     }
     report.table(
         "budget",
         "A simulated cluster below a budget: progress of what perfect knowledge could have had",
         &[
-            ("budget", "budget %"),
+            ("without", "without frontier %"),
+            ("budget", "of jobs' power %"),
             ("policy", "policy"),
             ("progress", "progress %"),
-            ("energy_kwh", "kWh"),
+            ("used", "used %"),
             ("above_s", "above, s"),
             ("longest_s", "longest, s"),
             ("slowest_step_s", "slowest step, s"),
@@ -50,6 +65,39 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         &rows,
     );
     decision(extent, report)
+}
+
+fn row(policy: &str, figures: [f64; 6]) -> Vec<Cell> {
+    let [progress, used, others @ ..] = figures;
+    let shares = [progress, used].map(|share| Cell::Figure(100.0 * share, 2));
+    let others = others.map(|figure| Cell::Figure(figure, 0));
+    [Cell::text(policy)].into_iter().chain(shares).chain(others).collect()
+}
+
+/// A row of the former controller: how many of four jobs had no frontier, the budget's share, and the figures.
+type Former = ((usize, String), [f64; 6]);
+
+/// What the controller of 5b97333 makes of it; nothing if it was not built.
+fn before(jobs: usize, seconds: f64) -> Result<Vec<Former>> {
+    let root = pfo_tests::programs::source_root();
+    let program = root.join(BEFORE);
+    if !program.exists() {
+        return Ok(Vec::new());
+    }
+    let data =
+        std::env::var_os("PFO_DATA_DIR").map_or_else(|| root.join("../shared/data"), PathBuf::from);
+    let arguments = [jobs.to_string(), seconds.to_string()];
+    let output = Command::new(program).args(arguments).env("PFO_DATA_DIR", data).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let row = |line: &str| -> Result<Former> {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [without, share, figures @ ..] = &fields[..] else { return Err(line.into()) };
+        let figures = figures.iter().map(|figure| figure.parse());
+        let figures: Vec<f64> = figures.collect::<std::result::Result<_, _>>()?;
+        let figures = figures.try_into().map_err(|_| format!("6 figures in: {line}"))?;
+        Ok(((without.parse()?, (*share).to_owned()), figures))
+    };
+    text.lines().map(row).collect()
 }
 
 /// How long one decision takes, beside reading every point once.

@@ -95,6 +95,5 @@ def power_w(known: list[dict[str, Any]], uuid: str, model: str) -> float:
             if power["model"] == model and power["gpu_uuid"] == name and power["mhz"] is None:
                 return float(power["power_w"])
     raise NodeError(
-        f"the P2P-blocking power of {model} is not known; `pfoctl p2p measure` measures it, and so does"
-        " `pfoctl tune`"
+        f"the P2P-blocking power of {model} is not known; `pfoctl p2p measure` measures it"
     )

@@ -192,10 +192,11 @@ class Status:
 
 
 def _newest(job: JobStatus) -> tuple[Optional[str], Optional[str]]:
-    """Time and energy of a step in the newest window."""
-    if not job.windows:
+    """Time and energy of a step in the newest window of what the job runs."""
+    windows = [window for window in job.windows if window.plan == job.plan]
+    if not windows:
         return None, None
-    newest = job.windows[-1]
+    newest = windows[-1]
     energy = newest.iteration_energy_j
     return f"{newest.iteration_time_s:.4g}", None if energy is None else f"{energy:.5g}"
 

@@ -3,8 +3,6 @@
 
 use pfo_protocol::{TrialResult, TrialStep};
 
-use crate::calibration::median;
-
 /// A step that is longer than the median by this many times the median distance from it is not usual.
 const FAR: f64 = 6.0;
 
@@ -13,12 +11,17 @@ const NEAR: f64 = 0.05;
 
 /// The longest usual step, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Usual(f64);
+pub struct Usual(f64);
 
 impl Usual {
     /// By some steps.
-    pub(crate) fn of(trials: &[&TrialResult]) -> Self {
-        let times_s = || trials.iter().flat_map(|trial| &trial.steps).map(|step| step.time_s);
+    #[must_use]
+    pub fn of(trials: &[&TrialResult]) -> Self {
+        Self::of_times(|| trials.iter().flat_map(|trial| &trial.steps).map(|step| step.time_s))
+    }
+
+    /// By the times of some steps, in seconds.
+    pub(crate) fn of_times<T: Iterator<Item = f64>>(times_s: impl Fn() -> T) -> Self {
         let median_s = median(times_s());
         let apart_s = median(times_s().map(|time_s| (time_s - median_s).abs()));
         Self(median_s + (NEAR * median_s).max(FAR * apart_s))
@@ -26,21 +29,36 @@ impl Usual {
 
     /// By steps of the plan, for those at default clocks next to them, which are hardly ever longer but for
     /// another reason; by these themselves if all are longer.
-    pub(crate) fn at_default_clocks(self, default: &TrialResult) -> Self {
+    #[must_use]
+    pub fn at_default_clocks(self, default: &TrialResult) -> Self {
         let is_usual = default.steps.iter().any(|step| self.is_usual(step));
         if is_usual { self } else { Self::of(&[default]) }
     }
 
-    pub(crate) fn is_usual(self, step: &TrialStep) -> bool {
-        step.time_s <= self.0
+    /// Whether a step is.
+    #[must_use]
+    pub fn is_usual(self, step: &TrialStep) -> bool {
+        self.has(step.time_s)
+    }
+
+    pub(crate) fn has(self, time_s: f64) -> bool {
+        time_s <= self.0
     }
 
     /// The mean time of the usual steps of a trial, in seconds; none if there are none.
-    pub(crate) fn step_s(self, trial: &TrialResult) -> Option<f64> {
+    #[must_use]
+    pub fn step_s(self, trial: &TrialResult) -> Option<f64> {
         let usual = || trial.steps.iter().filter(|step| self.is_usual(step));
         let count = usual().count();
         (count > 0).then(|| usual().map(|step| step.time_s).sum::<f64>() / count as f64)
     }
+}
+
+/// The median; of an even number, the upper one of the two in the middle. 0 of none.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -48,10 +66,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ledger::example::trial;
+
+    fn trial(times_s: &[f64]) -> TrialResult {
+        let step = |time_s: &f64| TrialStep { time_s: *time_s, energy_j: None };
+        let steps = times_s.iter().map(step).collect();
+        TrialResult { plan: None, first_step: 0, steps, ranks: Vec::new() }
+    }
 
     fn usual(times_s: &[f64]) -> Vec<bool> {
-        let trial = trial(None, times_s.iter().map(|time_s| (*time_s, None)));
+        let trial = trial(times_s);
         let usual = Usual::of(&[&trial]);
         trial.steps.iter().map(|step| usual.is_usual(step)).collect()
     }
@@ -68,20 +91,18 @@ mod tests {
 
     #[test]
     fn the_mean_is_of_usual_steps() {
-        let of = |times_s: &[f64]| trial(None, times_s.iter().map(|time_s| (*time_s, None)));
-        let (plan, default) = (of(&[1.0, 1.0, 1.0, 1.0, 2.0]), of(&[0.9, 1.9]));
+        let (plan, default) = (trial(&[1.0, 1.0, 1.0, 1.0, 2.0]), trial(&[0.9, 1.9]));
         let usual = Usual::of(&[&plan]);
         assert_eq!(usual.step_s(&default), Some(0.9));
         assert_eq!(usual.step_s(&plan), Some(1.0));
-        assert_eq!(usual.step_s(&of(&[1.9, 1.8])), None);
+        assert_eq!(usual.step_s(&trial(&[1.9, 1.8])), None);
     }
 
     #[test]
     fn steps_at_default_clocks_that_are_all_longer_are_usual_among_themselves() {
-        let of = |times_s: &[f64]| trial(None, times_s.iter().map(|time_s| (*time_s, None)));
-        let usual = Usual::of(&[&of(&[1.0, 1.0, 1.0, 1.0])]);
+        let usual = Usual::of(&[&trial(&[1.0, 1.0, 1.0, 1.0])]);
         let default_s = |times_s: &[f64]| {
-            let default = of(times_s);
+            let default = trial(times_s);
             usual.at_default_clocks(&default).step_s(&default)
         };
         assert_eq!(default_s(&[0.9, 1.9]), Some(0.9));

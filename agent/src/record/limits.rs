@@ -53,6 +53,28 @@ impl Limits {
         ranks.filter(is_late).min_by_key(|rank| rank.rank)
     }
 
+    /// That a limit holds the job which nothing that it runs or ran asks for: a power budget's. What it would take and
+    /// draw without it is not measured then.
+    pub(super) fn of_budget(&self, status: &Status, key: &JobKey) -> Option<Refusal> {
+        let of_rank = |rank: &RankStatus| {
+            let gpu = status.gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid)?;
+            let limit_w = gpu.power_limit_w?;
+            let is_its_own =
+                |limits: &[u32]| limits.get(usize::from(rank.stage.0)) == Some(&limit_w);
+            let asks = !self.wanted.is_empty() || is_its_own(&self.before);
+            (!asks).then(|| {
+                let (rank, index) = (rank.rank, gpu.index);
+                let message = format!(
+                    "a power budget holds rank {rank} of {key} (GPU {index}) at {limit_w} W: what it takes without \
+                     that cannot be measured"
+                );
+                let remedy = "raise the budget while you measure, or wait until it has room: `pfoctl budget status`";
+                Refusal::new(RefusalCode::NoPlan, message, remedy)
+            })
+        };
+        key.status_in(&status.jobs)?.ranks.iter().find_map(of_rank)
+    }
+
     pub(super) fn are_in_force(&self, status: &Status, key: &JobKey) -> bool {
         self.late(status, key).is_none()
     }
@@ -86,4 +108,32 @@ impl Limits {
 fn limits_of_plan(status: &Status, key: &JobKey) -> Vec<u32> {
     let plan = key.status_in(&status.jobs).and_then(|job| job.plan.as_ref());
     plan.map(|plan| plan.power_limits_w.clone()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_neither_the_trial_nor_the_plan_before_it_has_is_a_budgets() {
+        let text = include_str!("../../../ctl/tests/golden/status.json");
+        let mut status: Status = serde_json::from_str(text).unwrap();
+        let job = status.jobs.iter().find(|job| !job.ranks.is_empty()).unwrap();
+        let key = JobKey { uid: job.uid, name: job.job.clone() };
+        let stages = job.ranks.len();
+        let limits = |before: &[u32], wanted: &[u32]| {
+            let all = |limits: &[u32]| limits.iter().flat_map(|w| vec![*w; stages]).collect();
+            Limits { before: all(before), wanted: all(wanted) }
+        };
+        let mut set = |limit_w| {
+            status.gpus.iter_mut().for_each(|gpu| gpu.power_limit_w = limit_w);
+            status.clone()
+        };
+        let (free, held) = (set(None), set(Some(199)));
+        assert_eq!(limits(&[], &[]).of_budget(&free, &key), None);
+        let refusal = limits(&[], &[]).of_budget(&held, &key).unwrap();
+        assert!(refusal.message.contains("at 199 W: what it takes without"), "{refusal}");
+        assert_eq!(limits(&[199], &[]).of_budget(&held, &key), None);
+        assert_eq!(limits(&[], &[250]).of_budget(&held, &key), None);
+    }
 }

@@ -95,7 +95,7 @@ async fn once(
         let now = look(hold, job).await?;
         looks = looks.saturating_add(1);
         if is_over || looks <= FIRST_LOOKS {
-            check_in_force(hold, job).await?;
+            check_in_force(hold, job, limits).await?;
         }
         check_unchanged(job, &before, &now)?;
         let is_held = now.measured_by.is_some() && now.swap == before.swap;
@@ -190,10 +190,16 @@ async fn look(hold: &mut Connection, key: &JobKey) -> Result<JobView, PfodError>
     Ok(job.ok_or_else(|| disturbed(format!("{key} has no rank on this node")))?)
 }
 
-/// That the driver does what the trial asks of it: otherwise something else is measured.
-async fn check_in_force(hold: &mut Connection, key: &JobKey) -> Result<(), PfodError> {
+/// That the driver does what the trial asks of it, and nothing that it does not ask: otherwise something else is
+/// measured.
+async fn check_in_force(
+    hold: &mut Connection,
+    key: &JobKey,
+    limits: &Limits,
+) -> Result<(), PfodError> {
     let status = status(hold).await?;
-    Ok(refused_by_driver(&status, key).map_or(Ok(()), Err)?)
+    let refusal = refused_by_driver(&status, key).or_else(|| limits.of_budget(&status, key));
+    Ok(refusal.map_or(Ok(()), Err)?)
 }
 
 async fn status(hold: &mut Connection) -> Result<Status, PfodError> {

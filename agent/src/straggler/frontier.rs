@@ -94,12 +94,14 @@ impl JobFrontier {
         u32::from(self.profile().num_stages())
     }
 
-    /// A step at one clock for everything, at each at which every instruction was profiled, rising.
+    /// A step at one clock for everything, at each at which every instruction was profiled, rising. None of a
+    /// step that is too large to be planned meanwhile.
     pub(crate) fn uniform(&self) -> &[(Mhz, Point)] {
         self.uniform.get_or_init(|| {
             let rows = self.profile().rows();
             let clocks: BTreeSet<Mhz> = rows.map(|(.., row)| row.frequency).collect();
-            let Ok(mut plan) = self.frontier.plan(0) else { return Vec::new() };
+            let plan = self.check_work().ok().and_then(|()| self.frontier.plan(0).ok());
+            let Some(mut plan) = plan else { return Vec::new() };
             plan.waits.clear();
             let at = |mhz: Mhz| {
                 let planned = plan.stages.iter_mut().flat_map(|stage| &mut stage.instructions);

@@ -11,6 +11,14 @@ pub(crate) fn of_trial(recorded: &RecordedTrial, schedule: Schedule) -> Option<u
     counts.all(|count| count == first).then_some(first as u32)
 }
 
+/// Whether a rank runs a forward at all. Without one, no plan can be made, whatever else is measured.
+pub(crate) fn are_reported(recorded: &RecordedTrial) -> bool {
+    let is_forward = |row: &TrialRow| {
+        matches!(row.instruction, Instruction::Forward | Instruction::ForwardBackward)
+    };
+    recorded.ranks.iter().flat_map(|rank| &rank.rows).any(is_forward)
+}
+
 /// Those of one model chunk, or of both where each is a copy of the model, measured or left out.
 fn forwards(rank: &RecordedRank, schedule: Schedule) -> u64 {
     let of = |instruction, chunk| -> u64 {
@@ -67,6 +75,10 @@ mod tests {
     }
 
     fn counted_in(schedule: Schedule, rows: &[Vec<TrialRow>]) -> Option<u32> {
+        of_trial(&trial_of(rows), schedule)
+    }
+
+    fn trial_of(rows: &[Vec<TrialRow>]) -> RecordedTrial {
         let rank = |rows: &Vec<TrialRow>| RecordedRank {
             rank: Rank(0),
             readings: 0,
@@ -76,7 +88,7 @@ mod tests {
         };
         let steps = vec![TrialStep { time_s: 1.0, energy_j: None }; 2];
         let trial = TrialResult { plan: None, first_step: 0, steps, ranks: Vec::new() };
-        of_trial(&RecordedTrial { trial, ranks: rows.iter().map(rank).collect() }, schedule)
+        RecordedTrial { trial, ranks: rows.iter().map(rank).collect() }
     }
 
     #[test]
@@ -89,6 +101,9 @@ mod tests {
         let both =
             |count| TrialRow { instruction: Instruction::ForwardBackward, ..row(0, count, 0) };
         assert_eq!(counted(&[vec![both(8)]]), Some(4));
+        assert!(are_reported(&trial_of(&[vec![both(8)]])));
+        let other = TrialRow { instruction: Instruction::Backward, ..row(0, 8, 0) };
+        assert!(!are_reported(&trial_of(&[vec![other]])));
         assert_eq!(counted(&[vec![row(0, 8, 0)], vec![both(6), row(0, 2, 0)]]), Some(4));
     }
 

@@ -78,11 +78,11 @@ impl<B: Bench> Tuning<'_, '_, B> {
             true => Some(self.recorded_baseline().await?),
             false => None,
         };
-        if let Some(remark) = before.as_ref().and_then(|(baseline, _)| uncovered(baseline)) {
-            self.subject.remark(remark);
-        }
         let learned = match &before {
-            Some((baseline, _)) => self.learned(baseline).await?,
+            Some((baseline, _)) => {
+                self.look_over(baseline)?;
+                self.learned(baseline).await?
+            }
             None => None,
         };
         if before.is_some() {
@@ -133,6 +133,20 @@ impl<B: Bench> Tuning<'_, '_, B> {
             odd,
         };
         self.prove(&baseline, pipeline, planned_with).await
+    }
+
+    /// Looks at what the job reports, before anything is learned about it.
+    ///
+    /// # Errors
+    /// If it reports no forward.
+    fn look_over(&mut self, baseline: &RecordedTrial) -> Result<(), TuneError> {
+        if !microbatches::are_reported(baseline) {
+            return Err(TuneError::UnknownMicrobatches { job: self.subject.job() });
+        }
+        if let Some(remark) = uncovered(baseline) {
+            self.subject.remark(remark);
+        }
+        Ok(())
     }
 
     /// Searches and proves what is found, or tries plans of our frontiers.

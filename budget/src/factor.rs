@@ -142,8 +142,7 @@ impl Measured<'_> {
         let mut above = (0.0, 0.0);
         let mut measured = None;
         for &(known, factor) in &self.of_law {
-            let drawn = of_clock(share((known, factor)), clockless);
-            let here = (law(known), drawn.min(above.1));
+            let here = (law(known), of_clock(share((known, factor)), clockless));
             if here.0 <= at {
                 let way = if here.0 < above.0 { (at - above.0) / (here.0 - above.0) } else { 1.0 };
                 measured = Some(above.1 + way * (here.1 - above.1));
@@ -153,7 +152,7 @@ impl Measured<'_> {
         }
         let measured = measured.unwrap_or_else(|| {
             let near = at.max(above.0 + OF_SPEED * NEAR.ln());
-            let slope = if above.0 < 0.0 { above.1 / above.0 } else { 1.0 };
+            let slope = if above.0 < 0.0 { (above.1 / above.0).max(0.0) } else { 1.0 };
             above.1 + slope * (near - above.0) + slope.min(1.0) * (at - near)
         });
         let power_w = from * base_w * (clockless + (1.0 - clockless) * measured.exp());
@@ -244,6 +243,20 @@ mod tests {
         let off = [300, 400, 500, 600, 700, 800, 900].map(|mhz| off(&factors, mhz).round());
         assert!(off.iter().all(|off| off.abs() <= 12.0), "{off:?}");
         assert_eq!(off[5], 0.0);
+    }
+
+    #[test]
+    fn a_job_that_draws_more_at_a_lower_clock_than_by_itself_counts_for_what_it_draws() {
+        let (curve, mut factors) = (curve(Steering::UniformClocks), Factors::default());
+        for _ in 0..20 {
+            factors.take(&curve, 0, 1000.0);
+        }
+        for _ in 0..4 {
+            factors.take(&curve, 2, 1.4 * 800.0);
+        }
+        let drawn_w = |place: usize| factors.at(&curve, place) * curve.points()[place].power_w;
+        assert!(drawn_w(2) > 1.05 * drawn_w(0), "{} W of {factors:?}", drawn_w(2));
+        assert!(drawn_w(5) <= drawn_w(2), "{} W", drawn_w(5));
     }
 
     #[test]

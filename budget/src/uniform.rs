@@ -17,7 +17,7 @@ pub(crate) const OF_SPEED: f64 = 1.25;
 /// A new mean replaces the old one when it is of this many times as many steps.
 const MORE: u64 = 4;
 
-/// By this share a lower clock takes longer at least: places stay, whatever was measured.
+/// A step at a lower clock is taken to be at least this share longer, whatever was measured: so no point is dropped.
 const LONGER: f64 = 1e-4;
 
 /// What was measured at a clock is believed to go on as far below it as this share of it: a job comes to where it

@@ -79,10 +79,10 @@ async fn once(
     let mut tap = Tap::open(pfod, job, order.room).await?;
     tap.get_ready().await?;
     let Order { run, length, after, .. } = order.clone();
-    let request = Request::Trial { job: job.selector(), run: run.clone(), length, after };
+    let request = Request::Trial { job: job.selector(), run, length, after };
     hold.send(request).await?;
     let began = match tap.feed_until(hold.answer()).await {
-        Err(error) => return Err(explained(error, hold, job, &run).await),
+        Err(error) => return Err(explained(error, hold, job, &order.run).await),
         began => began?,
     };
     let Response::TrialBegan { first_step, plan } = began else { return Err(unexpected(&began)) };

@@ -35,8 +35,7 @@ pub(crate) struct Kind {
     pub(crate) plans: Vec<Point>,
     /// The tag is the clock in thousandths of the highest.
     pub(crate) uniform: Vec<Point>,
-    /// Each GPU at the highest clock at which it draws so many watts at most, as the mean of a step. The tag is
-    /// these watts.
+    /// Each GPU runs the highest clock whose mean power over a step is within a level. The tag is this level, in watts.
     pub(crate) steered: Vec<Point>,
 }
 

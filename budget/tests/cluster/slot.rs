@@ -46,7 +46,7 @@ pub(crate) struct Running {
     drift: f64,
     read: Option<f64>,
     pub(crate) place: usize,
-    /// The tag of the point that it was told to run.
+    /// The tag of the point that the controller ordered.
     pub(crate) ordered: Option<u32>,
     left_s: f64,
     straggles_s: f64,

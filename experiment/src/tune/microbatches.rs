@@ -11,7 +11,7 @@ pub(crate) fn of_trial(recorded: &RecordedTrial, schedule: Schedule) -> Option<u
     counts.all(|count| count == first).then_some(first as u32)
 }
 
-/// Whether a rank runs a forward at all. Without one, no plan can be made, whatever else is measured.
+/// Whether any rank reports a forward. The planner makes no plan without one.
 pub(crate) fn are_reported(recorded: &RecordedTrial) -> bool {
     let is_forward = |row: &TrialRow| {
         matches!(row.instruction, Instruction::Forward | Instruction::ForwardBackward)

@@ -280,7 +280,7 @@ impl Columns {
             let sd = value.parse().ok().map(|sd: f64| sd * each);
             let sd = sd.filter(|sd| *sd >= 0.0 && sd.is_finite());
             if count == 1 {
-                // No deviation of repeats, whatever is written: at most what else is known of the row.
+                // A single line has no repeats: its deviation says how exactly the row is known.
                 return Ok(sd.filter(|sd| *sd > 0.0 && *sd <= mean));
             }
             let column = REPEATS[index];
